@@ -10,7 +10,7 @@ test:
 	$(PYTHON) -m pytest
 
 test-all:  ## every case of every table, where `make test` takes those in which each pair of values meets; hours
-	AIRLLM_TEST_ALL=1 $(PYTHON) -m pytest -n auto
+	AIRLLM_TEST_ALL=1 $(PYTHON) -m pytest -n auto --dist loadfile
 
 compatibility:  ## a wheel for each Python, with the oldest and the newest packages: make compatibility ARGS="--python 3.12"
 	$(PYTHON) -m tests.compatibility $(ARGS)

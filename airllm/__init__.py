@@ -1,4 +1,4 @@
-"""Tensor operations of large language models on whatever the machine has: NumPy, C++ SIMD, OpenCL, MLX, CUDA.
+"""Large language models, and their tensor operations, on whatever the machine has, from NumPy to CUDA.
 
 `from airllm import tensor_ops` chooses the backend. `AutoModel` opens a model, and `PersistentKernel` opens
 one to decode step by step. `get_available_backends()` and the other functions about backends are those of

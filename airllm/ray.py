@@ -27,7 +27,7 @@ import numpy as np
 from airllm.engine.engine import LayerWiseInferenceEngine
 from airllm.engine.scheduling.requests import Limits
 from airllm.extras import require_extra
-from airllm.files.hub import locate
+from airllm.files.hub import locate, public_name
 
 with require_extra("serve"):
     import msgspec
@@ -125,7 +125,7 @@ def serving_app(
     """
     with require_extra("ray"):
         from ray import serve
-    given, most = options or Options(names=(model,)), limits or Limits()
+    given, most = options or Options(names=(public_name(model),)), limits or Limits()
     chosen = {"name": "airllm", "max_ongoing_requests": most.max_running + most.max_waiting, **deployment}
 
     def build() -> App:
@@ -150,7 +150,7 @@ def _assigned_cpus() -> int | None:
 async def _post_all(client: InProcessClient, url: str, bodies: list[bytes]) -> list[tuple[int, bytes]]:
     answers = await asyncio.gather(*(client.post(url, body) for body in bodies))
     failed = next((answer for status, answer in answers if status >= 500), None)
-    if failed is not None:  # not the row's fault: Ray does the batch again
+    if failed is not None:  # not the rows' fault: no answer is made of it
         raise RuntimeError(msgspec.json.decode(failed)["error"]["message"])
     return answers
 

@@ -28,7 +28,7 @@ import ml_dtypes
 import numpy as np
 
 from airllm import tensor_ops
-from airllm.convert.mixes import TARGETS, Mix, format_of_matrix
+from airllm.convert.mixes import TARGETS, Mix, format_of_matrix, stays_float32
 from airllm.convert.mixes import Shape as RuleShape
 from airllm.files.gguf import GgufFile
 from airllm.files.gguf_writer import (
@@ -212,11 +212,7 @@ def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
     rule = RuleShape(s.layers, s.experts, s.heads // s.kv_heads)
     output = "token_embd.weight" if s.tied else "output.weight"
     for name, shape in _shapes(s):
-        if (
-            len(shape) == 1
-            or "ffn_gate_inp" in name
-            or name.endswith((".bias", "conv.weight", "conv1d.weight"))
-        ):
+        if stays_float32(name, shape):
             yield name, shape, "float32"
         else:
             yield name, shape, format_of_matrix(mix, name, shape[-1], rule, name == output)

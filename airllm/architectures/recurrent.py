@@ -9,15 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
+
+import numpy as np
 
 Shape = tuple[int, ...]
 
 
 class Recurrent:
-    """A mixer with a state. `kind` names it, also as a trait of a model and in the names of its weights."""
+    """A mixer with a state. `kind` names it, also as a trait of a model and in the names of its weights.
+    `shared`: the names of two sizes, if the second must divide the first.
+    """
 
     kind: ClassVar[str]
+    shared: ClassVar[tuple[str, str] | None] = None
+
+    @property
+    def row_values(self) -> int:
+        """How many values of a token its definition has in memory at the most, besides those of `x`."""
+        raise NotImplementedError
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -39,6 +50,10 @@ class ShortConv(Recurrent):
 
     channels: int
     taps: int
+
+    @property
+    def row_values(self) -> int:
+        return 6 * self.channels
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -65,6 +80,7 @@ class DeltaRule(Recurrent):
     """
 
     kind: ClassVar[str] = "delta_rule"
+    shared: ClassVar[tuple[str, str] | None] = ("value_heads", "key_heads")
 
     key_heads: int
     value_heads: int
@@ -85,6 +101,11 @@ class DeltaRule(Recurrent):
     def channels(self) -> int:
         """Values that go through the convolution: queries, keys, values."""
         return 2 * self.key_heads * self.key_dim + self.values
+
+    @property
+    def row_values(self) -> int:
+        keys = self.value_heads * self.key_dim  # of each value head
+        return 5 * self.channels + 8 * keys + 6 * self.values
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -124,6 +145,7 @@ class Mamba2(Recurrent):
     """
 
     kind: ClassVar[str] = "mamba2"
+    shared: ClassVar[tuple[str, str] | None] = ("heads", "groups")
 
     heads: int
     groups: int
@@ -145,6 +167,17 @@ class Mamba2(Recurrent):
     def channels(self) -> int:
         """Values that go through the convolution: those of the heads, input vectors, output vectors."""
         return self.values + 2 * self.groups * self.state_dim
+
+    @property
+    def row_values(self) -> int:
+        return 5 * self.channels + 6 * self.values
+
+    @cached_property
+    def input_multipliers(self) -> np.ndarray:
+        """The multipliers of what its first product makes, float32."""
+        of_groups = self.groups * self.state_dim
+        sizes = (self.values, self.values, of_groups, of_groups, self.heads)
+        return np.repeat(np.array(self.multipliers[:-1], np.float32), sizes)
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

@@ -65,6 +65,7 @@ def folder_recurrent(architecture: Architecture, values: Values, layers: int) ->
         raise values.error(_STEPS, f"has value {limit}", "0 and Infinity: steps without a limit")
     if architecture.recurrent_multipliers:
         flags["multipliers"] = architecture.recurrent_multipliers(values)
+    _check_shared(kind, values, sizes, place=1)
     mixer = kind(**sizes, **flags, **dict.fromkeys(architecture.recurrent_in_folders, True))
     return {"recurrent": mixer, "recurrent_layers": having}
 
@@ -81,6 +82,7 @@ def gguf_recurrent(
             key, expected = _KEYS[kind][name][0], f"a multiple of the {sizes[count]} heads"
             raise values.error(key, f"has value {sizes[name]}", expected)
         sizes[name] //= sizes[count]
+    _check_shared(kind, values, sizes, place=0)
     how: dict[str, Any] = dict.fromkeys(architecture.recurrent_in_gguf, True)
     first = next(iter(kind(**sizes, **how).weights(0)))
     having = tuple(has(f"layers.{layer}.{first}") for layer in range(layers))
@@ -90,6 +92,14 @@ def gguf_recurrent(
         how[name] = bool(tensor) and has(f"layers.{having.index(True)}.{tensor}")
     mixer = kind(**sizes, **how)
     return {"recurrent": mixer, "recurrent_layers": having}
+
+
+def _check_shared(kind: type[Recurrent], values: Values, sizes: Mapping[str, int], place: int) -> None:
+    """`place`: of the key in _KEYS."""
+    if kind.shared and sizes[kind.shared[0]] % sizes[kind.shared[1]]:
+        of, count = (sizes[name] for name in kind.shared)
+        key = _KEYS[kind][kind.shared[1]][place]
+        raise values.error(key, f"has value {count}", f"a divisor of the {of} heads")
 
 
 def recurrent_gguf_keys(config: ModelConfig) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,22 @@ class Values:
         """The values of a nested object; None if there is none."""
         values, under = self.get(key, (dict,), "an object", None), f"{self.under}{key}."
         return Values(self.path, {under + k: v for k, v in values.items()}, under) if values else None
+
+
+def every_layer(values: Values, layers: int) -> tuple[bool, ...]:
+    """That all layers have something, such as experts."""
+    return (True,) * layers
+
+
+def kinds_of_layers(values: Values, known: Iterable[str], layers: int) -> list[str]:
+    """The list `layer_types`, which has one of the `known` kinds for each layer. Empty if there is none."""
+    types, known = values.get("layer_types", (list,), "a list of texts", None), tuple(known)
+    if types is None:
+        return []
+    if len(types) != layers or any(type(each) is not str or each not in known for each in types):
+        found = f"has {len(types)} items {sorted(set(map(str, types)))}"
+        raise values.error("layer_types", found, f"{layers} of {', '.join(known)}")
+    return types
 
 
 def check_config(values: Values, keys: Mapping[str, str], rope_dim: str, config: ModelConfig) -> ModelConfig:

@@ -8,7 +8,7 @@ import numpy as np
 
 from airllm.architectures.declaration import Architecture, Window
 from airllm.architectures.model_config import ModelConfig
-from airllm.architectures.values import Values
+from airllm.architectures.values import Values, kinds_of_layers
 
 Windows = tuple[int | None, ...]
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
@@ -33,10 +33,9 @@ def folder_windows(
         return (None,) * layers
     key = "attention_chunk_size" if rule.chunked else "sliding_window"
     width = values.whole(key, None if key in values else rule.default)
-    types = values.get("layer_types", (list,), "a list of texts", None) if rule.listed else None
-    if types is not None:
-        kind = "chunked_attention" if rule.chunked else "sliding_attention"
-        return _windows_of_types(values, types, {"full_attention": None, kind: width}, layers)
+    kind = "chunked_attention" if rule.chunked else "sliding_attention"
+    if rule.listed and (kinds := kinds_of_layers(values, ("full_attention", kind), layers)):
+        return tuple(width if each == kind else None for each in kinds)
     if not on:
         return (None,) * layers
     if rule.chunked:
@@ -56,13 +55,6 @@ def _by_place(rule: Window, values: Values, width: int | None, layers: int) -> W
     some = range(bound) if rule.first is None else range(bound, layers)
     windows = all_but_every(rule.all_but_every, width, layers)
     return tuple(each if i in some else None for i, each in enumerate(windows))
-
-
-def _windows_of_types(values: Values, types: list[Any], known: dict[str, int | None], layers: int) -> Windows:
-    if len(types) != layers or any(type(each) is not str or each not in known for each in types):
-        expected = f"{layers} of {', '.join(known)}"
-        raise values.error("layer_types", f"has {len(types)} items {sorted(set(map(str, types)))}", expected)
-    return tuple(known[each] for each in types)
 
 
 def gguf_windows(architecture: Architecture, values: Values, layers: int) -> Windows:

@@ -8,6 +8,7 @@ import math
 import secrets
 from collections.abc import Iterable
 
+import msgspec
 from msgspec import Raw
 
 from airllm.batch.requests_file import BatchRequest, RequestsFile
@@ -22,7 +23,6 @@ from airllm.serving.options import Options
 
 _EVERYTHING = 1 << 30  # as a limit: none
 _AHEAD = 2  # times as many requests as run are prepared, so that a pass has prompts to join
-_ENDING = 503  # the only status that says nothing of the request
 RUNNING = 16  # sequences together, of a model in memory
 RUNNING_FROM_DISK = 64  # of one that is read again for each pass: more of them cost hardly more
 
@@ -57,7 +57,7 @@ def answer_all(
 ) -> int:
     """Append a result for each request without one, and return how many tokens were generated. `names`: what
     requests may call the model. `on_progress` counts results, old ones too. Raises OSError if they cannot be
-    written, EngineStopped if the engine ends; what was appended stays.
+    written, EngineStopped if requests got no answer; what was appended stays.
     """
     app = batch_app(engine, names, limits)
     return asyncio.run(_answer_all(app, _AHEAD * limits.max_running, requests, results, on_progress))
@@ -68,8 +68,9 @@ async def _answer_all(
 ) -> int:
     total = len(requests.requests)
     left = (each for each in requests.requests if each.custom_id not in results.done)
-    pending: set[asyncio.Task[Result]] = set()
+    pending: set[asyncio.Task[Result | str]] = set()
     on_progress(len(results.done), total)
+    unanswered: list[str] = []
     async with InProcessClient(app) as client:
         try:
             while True:
@@ -77,24 +78,29 @@ async def _answer_all(
                 if not pending:
                     break
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                results.append([task.result() for task in done])
+                found = [task.result() for task in done]
+                results.append([each for each in found if isinstance(each, Result)])
+                unanswered += [each for each in found if isinstance(each, str)]
                 on_progress(len(results.done), total)
         finally:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
+    if unanswered:
+        raise EngineStopped(f"{len(unanswered)} requests got no answer ({unanswered[0]})")
     return app.service.thread.load.counters.new_tokens
 
 
 def _start(
     client: InProcessClient, requests: RequestsFile, some: Iterable[BatchRequest]
-) -> set[asyncio.Task[Result]]:
+) -> set[asyncio.Task[Result | str]]:
     return {asyncio.create_task(_answer(client, each, requests.body(each))) for each in some}
 
 
-async def _answer(client: InProcessClient, request: BatchRequest, body: bytes) -> Result:
+async def _answer(client: InProcessClient, request: BatchRequest, body: bytes) -> Result | str:
+    """The result; or the message of a failure that says nothing of the request: another run may answer it."""
     status, answer = await client.post(request.url, body)
-    if status == _ENDING:
-        raise EngineStopped("the engine has ended")
+    if status >= 500:
+        return msgspec.json.decode(answer)["error"]["message"]
     response = Response(status, f"req_{secrets.token_hex(16)}", Raw(answer))
     return Result(f"batch_req_{secrets.token_hex(16)}", request.custom_id, response)

@@ -81,7 +81,9 @@ def _choose_model(given: argparse.Namespace, requests: RequestsFile) -> None:
 
 def names_of(given: argparse.Namespace) -> tuple[str, ...]:
     """What requests may call the model: its names, and MODEL as it was typed."""
-    return tuple(dict.fromkeys([*given.model_name, server.name_of(given.model), given.model]))
+    from airllm.files.hub import public_name
+
+    return tuple(dict.fromkeys([*given.model_name, public_name(given.model), given.model]))
 
 
 def run(

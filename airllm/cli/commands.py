@@ -56,22 +56,22 @@ def main(arguments: list[str] | None = None) -> int:
         print(file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
     except _expected_errors() as error:
         print(f"airllm: {_error_line(error, options)}", file=sys.stderr)
-        _drop_output_if_full()
+        try:
+            sys.stdout.flush()
+        except OSError:  # a full disk
+            _drop_output()
         return 1
 
 
-def _drop_output_if_full() -> None:
-    """What stdout cannot take would be written again when the interpreter ends, and fail with a status of its
-    own.
+def _drop_output() -> None:
+    """What stdout could not take would be written again when the interpreter ends, and fail with a status of
+    its own.
     """
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:

@@ -110,6 +110,7 @@ def options_of(given: argparse.Namespace) -> Options:
     with require_extra("serve"):
         import airllm.serving.run  # noqa: F401  a missing package is reported at once
         from airllm.serving.options import Options, is_loopback
+    from airllm.files.hub import public_name
 
     keys = _keys(given)
     if not keys and not given.no_key and not is_loopback(given.host):
@@ -118,7 +119,7 @@ def options_of(given: argparse.Namespace) -> Options:
             f"{KEY_VARIABLE}, or give --api-key-file FILE; or say --no-key, and anyone may use the model"
         )
     return Options(
-        names=tuple(given.model_name) or (name_of(given.model),),
+        names=tuple(given.model_name) or (public_name(given.model),),
         host=given.host,
         port=given.port,
         keys=keys,
@@ -131,12 +132,6 @@ def options_of(given: argparse.Namespace) -> Options:
         page=not given.no_page,
         log_requests=given.log_requests,
     )
-
-
-def name_of(model: str) -> str:
-    """What clients call a model: of a path, the name of the file or folder. The rest is nobody's business."""
-    path = Path(model)
-    return (path.stem if path.is_file() else path.resolve().name) if path.exists() else model
 
 
 def _keys(given: argparse.Namespace) -> tuple[str, ...]:

@@ -38,19 +38,19 @@ def _tensor(tensors: NamedTensors, layer: str, name: str, mixer: DeltaRule, targ
     values, heads = _places_of_values(target), _order(target)
     keys = 2 * mixer.key_heads * mixer.key_dim
     if name in ("delta.qkv", "delta.gate") and mixer.joined:
-        return _rows(tensors.tensor(f"{layer}delta.qkvz"), _joined_rows(mixer)[name])
+        return tensors.tensor(f"{layer}delta.qkvz")[_joined_rows(mixer)[name]]
     if name == "delta.decay" and mixer.log_decay:
         return -np.exp(np.asarray(tensors.tensor(f"{layer}delta.decay_log"), np.float32))[heads]
     stored = tensors.tensor(layer + name)
     if name == "delta.filter":
         stored = np.asarray(stored).reshape(mixer.channels, mixer.taps)
     if name in ("delta.qkv", "delta.filter"):
-        return _rows(stored, np.concatenate([np.arange(keys), keys + values]))
+        return stored[np.concatenate([np.arange(keys), keys + values])]
     if name == "delta.output":
         return _columns(tensors, stored, values, mixer.value_dim)
     if name == "delta.gate":
-        return _rows(stored, values)
-    return _rows(stored, heads) if name in ("delta.rate", "delta.step", "delta.step_bias") else stored
+        return stored[values]
+    return stored[heads] if name in ("delta.rate", "delta.step", "delta.step_bias") else stored
 
 
 def _order(target: DeltaRule) -> np.ndarray:
@@ -70,10 +70,6 @@ def _joined_rows(mixer: DeltaRule) -> dict[str, np.ndarray]:
     parts = np.split(rows, np.cumsum([mixer.key_dim, mixer.key_dim, wide]), axis=1)
     q, k, v, gate = (each.reshape(-1) for each in parts)
     return {"delta.qkv": np.concatenate([q, k, v]), "delta.gate": gate}
-
-
-def _rows(stored: Stored, rows: np.ndarray) -> Stored:
-    return Quantized(stored.data[rows], stored.format) if isinstance(stored, Quantized) else stored[rows]
 
 
 def _columns(tensors: NamedTensors, stored: Stored, columns: np.ndarray, head: int) -> Stored:

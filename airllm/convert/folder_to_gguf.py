@@ -23,7 +23,7 @@ from airllm.architectures.recurrent import DeltaRule, Mamba2
 from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
 from airllm.convert.delta_rule_to_gguf import delta_sources, in_gguf
 from airllm.convert.mamba_to_gguf import is_mamba_vector, mamba_in_gguf, mamba_vector
-from airllm.convert.multipliers_to_gguf import multiplied, without_multipliers
+from airllm.convert.multipliers_to_gguf import multiplier, without_multipliers
 from airllm.convert.tokenizer_to_gguf import tokenizer_keys
 from airllm.files.gguf_writer import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, Key, Source
 from airllm.files.safetensors import SafetensorsFolder
@@ -175,7 +175,10 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
     """A tensor under its GGUF name. `neighbours`: reorder the rows of q and k so that the values of a rotated
     pair are adjacent.
     """
-    stored = multiplied(tensors.weights.path, c, name, tensors.tensor(name))
+    stored = tensors.tensor(name)
+    if (factor := multiplier(tensors.weights.path, c, name, stored)) is not None:
+        of = np.broadcast_to(np.float32(0), stored.shape)  # what comes has its shape and dtype
+        return Source.of(gguf, of, lambda: [np.asarray(stored, np.float32) * factor])
     if name.endswith("norm") and c.norm_offset:
         offset = np.float32(c.norm_offset)
         return Source.of(

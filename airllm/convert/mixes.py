@@ -35,6 +35,8 @@ class Shape:
         return cls(number("block_count", 0), number("expert_count", 0), heads // max(kv_heads, 1))
 
 
+_CONVOLUTIONS = ("conv.weight", "conv1d.weight")
+
 When = Callable[[int, Shape], bool]  # (layer, shape) -> whether a rule holds
 
 
@@ -185,6 +187,15 @@ _FOR_SHORT_ROWS = {
     "q5_k": "q5_1",
     "q6_k": "q8_0",
 }
+
+
+def stays_float32(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of a GGUF file is never stored in less: vectors, routers, short convolutions, and the
+    scales of recurrent states, whose names do not end in "weight". So it is in llama.cpp, which multiplies
+    with float32 there.
+    """
+    small = len(shape) == 1 or not name.endswith(".weight")
+    return small or "norm" in name or "ffn_gate_inp" in name or name.endswith(_CONVOLUTIONS)
 
 
 def format_of_matrix(mix: Mix, name: str, row: int, shape: Shape, is_output: bool) -> str:

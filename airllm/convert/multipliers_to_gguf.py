@@ -11,7 +11,6 @@ import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.recurrent import Mamba2
-from airllm.engine.layers.recurrent import input_multipliers
 from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
 
@@ -30,14 +29,16 @@ def without_multipliers(c: ModelConfig) -> ModelConfig:
     return dataclasses.replace(c, **plain, recurrent=dataclasses.replace(c.recurrent, multipliers=()))
 
 
-def multiplied(path: Path, c: ModelConfig, name: str, stored: Stored) -> Stored:
-    """The tensor of our name, multiplied. Raises ModelFileError for blocks, which hold no other values."""
-    factor = _factor(c, name) if c.beside else 1.0
+def multiplier(path: Path, c: ModelConfig, name: str, stored: Stored) -> np.ndarray | None:
+    """What multiplies the tensor of our name: float32, for all values or each row; None for nothing. Raises
+    ModelFileError for blocks, which hold no other values.
+    """
+    factor = np.asarray(_factor(c, name) if c.beside else 1, np.float32)
     if np.all(factor == 1):
-        return stored
+        return None
     if isinstance(stored, Quantized):
         raise ModelFileError(path, name, f"has blocks of {stored.format}", "floats, which can be multiplied")
-    return np.asarray(stored, np.float32) * np.asarray(factor, np.float32)
+    return factor
 
 
 def _factor(c: ModelConfig, name: str) -> Any:
@@ -53,5 +54,5 @@ def _factor(c: ModelConfig, name: str) -> Any:
         "feed_forward.down": c.down_scale,
     }
     if a.multipliers:
-        factors |= {"mamba.in": input_multipliers(a)[:, None], "mamba.output": a.multipliers[-1]}
+        factors |= {"mamba.in": a.input_multipliers[:, None], "mamba.output": a.multipliers[-1]}
     return factors.get(name.partition(".")[2].partition(".")[2] or name, 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 from airllm import tensor_ops
 from airllm.architectures import config_of
 from airllm.convert.folder_to_gguf import folder_source
-from airllm.convert.mixes import TARGETS, Mix, Shape, format_of_matrix
+from airllm.convert.mixes import TARGETS, Mix, Shape, format_of_matrix, stays_float32
 from airllm.files.gguf import GgufFile
 from airllm.files.gguf_writer import (
     FLOATS,
@@ -129,9 +129,7 @@ def _format_for(tensor: Source, mix: Mix, shape: Shape, output: str) -> str:
     has = tensor.format
     if has not in FORMATS and has not in FLOATS:
         return has  # integers
-    if len(tensor.shape) == 1 or "norm" in tensor.name or tensor.name.endswith(".bias"):
-        return "float32"
-    if tensor.name in _ADDED_TABLES or "ffn_gate_inp" in tensor.name:
+    if tensor.name in _ADDED_TABLES or stays_float32(tensor.name, tensor.shape):
         return "float32"
     return format_of_matrix(mix, tensor.name, tensor.shape[-1], shape, tensor.name == output)
 

@@ -21,8 +21,7 @@ from airllm.engine.layers.native_decode import why_not_native, why_op_by_op
 from airllm.engine.recommended_sampling import as_text, recommended_by
 from airllm.engine.speed import fastest, rate
 from airllm.files.open_weights import open_weights
-from airllm.files.published.folder import PublishedFolder
-from airllm.files.published.nvfp4_gguf import Nvfp4File
+from airllm.files.published.converted import ConvertedWeights
 from airllm.files.weight_file import WeightFile
 from airllm.formats import Quantized
 from airllm.memory.budget import CONTEXT, MemoryBudgetError
@@ -42,7 +41,7 @@ def facts(path: Path) -> dict[str, Any]:
             "config": asdict(config),
             "trained_context": config.trained_context,
             "context": context,
-            "stored_as": weights.describe() if isinstance(weights, PublishedFolder | Nvfp4File) else [],
+            "stored_as": weights.describe() if isinstance(weights, ConvertedWeights) else [],
             "formats": [asdict(each) for each in _formats(weights)],
             "memory": asdict(estimate(NamedTensors(weights, config), context)),
             "larger_than_memory": _larger_than_memory(NamedTensors(weights, config)),
@@ -180,7 +179,7 @@ def _seconds(cost: TokenCost) -> str:
 
 def _published(weights: WeightFile) -> Iterator[str]:
     """How quantized weights that airllm converts are opened."""
-    if isinstance(weights, PublishedFolder | Nvfp4File):
+    if isinstance(weights, ConvertedWeights):
         for number, line in enumerate(weights.describe()):
             yield f"{'' if number else 'Stored as:':<13}{line}"
         yield f"  converted once, into {weights.converted_path()}"

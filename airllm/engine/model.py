@@ -9,6 +9,7 @@ import numpy as np
 
 from airllm.engine.devices.fallback import go_on
 from airllm.engine.devices.placement import all_movable
+from airllm.engine.layers.chunks import CHUNK
 from airllm.engine.layers.decoder import Angles, Rows, decoder_layers, normalize
 from airllm.engine.layers.native_decode import BoundStep
 from airllm.engine.marks import tokens_before_mark
@@ -171,7 +172,7 @@ class Model(OpenedModel):
         if not all_positions and (kernels.few if kernels else rounds == 1):
             return self.decode(pending, caches)
         most = self._most_rows(kernels)
-        each = min(-(-longest // max(rounds, 1)) or 1, most)
+        each = min(-(-longest // (max(rounds, 1) * CHUNK)) * CHUNK or 1, most)
         hidden: list[list[np.ndarray]] = [[] for _ in pending]
         for going, parts, _ in passes(pending, each, most):
             progress.begin(parts)

@@ -84,6 +84,12 @@ def locate(
     return _fetch(match["repo"], match["file"], {"revision": revision or of_page, "token": token})
 
 
+def public_name(model: str) -> str:
+    """What clients call a model: of a path, the name of the file or folder. The rest is nobody's business."""
+    path = Path(model)
+    return (path.stem if path.is_file() else path.resolve().name) if path.exists() else model
+
+
 def _without_site(name: str) -> tuple[str, str | None]:
     """The repository and file of an address, and its revision, None if that is main."""
     site = _SITE.match(name)

@@ -60,9 +60,12 @@ def activation_bytes(
     """
     c = config
     mixers = [spec.mixer for spec in c.all_layers if isinstance(spec.mixer, (Attention, Latent))]
-    q, kv = (max(wide[part] for wide in (each.widths for each in mixers)) for part in ("q", "k"))
+    widths = [each.widths for each in mixers]
+    q, kv = (max((wide[part] for wide in widths), default=0) for part in ("q", "k"))
     wide = max(c.feed_forward, c.expert_feed_forward, c.shared_expert)
     arrays = [*[tokens * c.width] * 5, *[tokens * q] * 4, *[tokens * kv] * 4, *[tokens * wide] * 3]
+    if c.recurrent:
+        arrays.append(tokens * c.recurrent.row_values)
     if c.experts:
         arrays += [tokens * c.experts] * 4 + [tokens * c.width] * 3
     arrays += [tokens * c.layers * c.layer_input] * 5 + [outputs * c.vocabulary] * 2

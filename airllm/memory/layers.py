@@ -265,14 +265,8 @@ def split_rates(a: DeltaRule, stored: Stored) -> Iterator[tuple[str, Stored]]:
     """The matrices of rates and of steps, stored as one that has both by turns for each key head. Copies."""
     each = a.value_heads // a.key_heads
     rows = np.arange(2 * a.value_heads).reshape(a.key_heads, 2, each)
-    yield "delta.rate", _rows(stored, rows[:, 0].reshape(-1))
-    yield "delta.step", _rows(stored, rows[:, 1].reshape(-1))
-
-
-def _rows(stored: Stored, rows: np.ndarray) -> Stored:
-    if isinstance(stored, Quantized):
-        return Quantized(np.ascontiguousarray(stored.data[rows]), stored.format)
-    return np.ascontiguousarray(stored[rows])
+    yield "delta.rate", stored[rows[:, 0].reshape(-1)]
+    yield "delta.step", stored[rows[:, 1].reshape(-1)]
 
 
 def split_heads(a: Latent, stored: Stored) -> tuple[Stored, Stored]:

@@ -22,11 +22,10 @@ import jinja2.parser
 
 from airllm.files.gguf import GgufFile
 from airllm.files.weight_file import ModelFileError, escape_controls, model_path, read_json
-from airllm.text.sandbox import Sandbox, TooLong
+from airllm.text.sandbox import MOST_WEIGHT, Sandbox, TooLong
 from airllm.text.tokenizer import check_unicode
 
 _GGUF_KEY = "tokenizer.chat_template"
-_MOST_TEXT = 1 << 26  # characters
 _MARK = "\u2063mark\u2063"  # a text that no template contains
 
 
@@ -59,10 +58,8 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
 
 def _environment() -> Sandbox:
     extensions: list[Any] = ["jinja2.ext.loopcontrols", _Generation]
-    sandbox = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    sandbox = Sandbox({"tojson": _to_json}, trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     del sandbox.globals["lipsum"]  # it makes as many words as it is asked for
-    sandbox.filters["tojson"] = _to_json
-    sandbox.limit_filters()
     sandbox.globals["raise_exception"] = _raise
     sandbox.globals["strftime_now"] = strftime_now
     return sandbox
@@ -74,7 +71,6 @@ class ChatTemplate:
     def __init__(self, source: str, path: Path, place: str = "", **names: str):
         self.source, self.path, self.place = source, path, place or "the chat template"
         self._names, self._sandbox = names, _environment()
-        self._sandbox.reset()
         try:
             self._template = self._sandbox.from_string(source)
         except Exception as error:  # Jinja also passes on errors of Python's compiler
@@ -125,8 +121,8 @@ class ChatTemplate:
         for piece in self._template.generate(messages=messages, **known):
             pieces.append(piece)
             length += len(piece)
-            if length > _MOST_TEXT:
-                raise TooLong(f"a text of more than {_MOST_TEXT} characters")
+            if length > MOST_WEIGHT:
+                raise TooLong(f"a text of more than {MOST_WEIGHT} characters")
         text = "".join(pieces)
         text.encode()  # a lone surrogate, which no tokenizer accepts, is an error of the template
         return text

@@ -49,7 +49,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset(("*", "**", "+", "%"))
 
-    def __init__(self, **options: Any):
+    def __init__(self, filters: Mapping[str, Callable[..., Any]], **options: Any):
         super().__init__(**options)
         self.left = _Left()
         own: dict[str, Callable[..., Any]] = {
@@ -57,14 +57,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             "charged": self._charged,
             "concatenated": self._concatenated,
         }
-        self.limit_filters()
-        self.filters.update({name: _at_run_time(call) for name, call in own.items()})
-
-    def limit_filters(self) -> None:
-        """Give all filters limits; to be called again after filters were added."""
-        for name, call in self.filters.items():
-            if not hasattr(call, "has_limits"):
-                self.filters[name] = self._limited(name, call)
+        limited = {name: self._limited(name, call) for name, call in {**self.filters, **filters}.items()}
+        self.filters = limited | {name: _at_run_time(call) for name, call in own.items()}
 
     def reset(self) -> None:
         """Begin another rendering, or compilation, in this thread."""
@@ -130,7 +124,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
             given = self._predict(name, value, tuple(given), kwargs)
             return self._charged(call(*passed, value, *given, **kwargs))
 
-        limited.has_limits = True  # type: ignore[attr-defined]
         return limited
 
     # ---- weights ----

@@ -107,7 +107,6 @@ def test_a_pass_over_the_weights_serves_all_sequences(model, tmp_path, monkeypat
 
     def counted(name, call):
         def count(*given, **more):
-            time.sleep(0.5 * (not passes))  # then the requests that were not there for the first pass are
             passes[name] += 1
             return call(*given, **more)
 
@@ -123,7 +122,7 @@ def test_a_pass_over_the_weights_serves_all_sequences(model, tmp_path, monkeypat
         limits = batch_limits(engine, sequences)
         assert answer_all(engine, ("tiny",), limits, requests, found) == sequences * tokens
         assert len(found.done) == sequences and not found.failed
-    assert tokens - 1 <= passes["decode"] and passes.total() < 2 * tokens, passes
+    assert tokens - 1 <= passes["decode"] and passes.total() < sequences * tokens / 4, passes
 
 
 def test_what_is_done_needs_no_model(model, requests, whole, tmp_path, capsys):
@@ -173,12 +172,27 @@ def test_what_cannot_work_is_refused(model, requests, tmp_path, capsys):
     assert exit.value.code == 2
 
 
-def test_a_defect_of_the_engine_is_no_result(model, requests, tmp_path, capsys, monkeypatch):
-    """The rest is left for the next run, instead of an error for each request."""
-    from airllm.serving.engine_thread import EngineThread
-
-    monkeypatch.setattr(EngineThread, "is_alive", property(lambda self: False))
+@pytest.mark.parametrize(
+    ("part", "defect", "why"),
+    (
+        (
+            "airllm.serving.engine_thread.EngineThread.is_alive",
+            property(lambda self: False),
+            "The server ends",
+        ),
+        ("airllm.engine.model.Model.run", lambda *given, **more: 1 / 0, "ZeroDivisionError"),
+    ),
+)
+def test_a_defect_of_the_engine_is_no_result(
+    part, defect, why, model, requests, tmp_path, capsys, monkeypatch
+):
+    """What it leaves without an answer is for the next run, instead of an error for each request."""
     out = tmp_path / "out.jsonl"
-    assert run(requests, out, model, "-q") == 1
-    assert "the engine has ended: the same command goes on" in capsys.readouterr().err
-    assert [status for status, _ in results(out).values()] in ([], [400])
+    with monkeypatch.context() as patch:
+        patch.setattr(part, defect)
+        assert run(requests, out, model, "-q") == 1
+    error = capsys.readouterr().err
+    assert "requests got no answer (" in error and why in error and "the same command goes on" in error
+    assert {status for status, _ in results(out).values()} <= {400}
+    assert run(requests, out, model, "-q") in (0, 3)
+    assert 500 not in {status for status, _ in results(out).values()}

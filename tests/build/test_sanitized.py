@@ -47,6 +47,21 @@ def test_reports_that_count(tmp_path, monkeypatch, text, found):
     assert all(report.startswith(start) for report, start in zip(reports, found, strict=True))
 
 
+def test_the_command_runs_the_tests_and_gives_their_status(tmp_path, monkeypatch):
+    calls = []
+
+    def run(call, **more):
+        calls.append(call)
+        return subprocess.CompletedProcess(call, returncode=len(calls) - 1)
+
+    monkeypatch.setattr(sanitized, "MADE", tmp_path)
+    monkeypatch.setattr(sanitized, "environment", lambda kind: {})
+    monkeypatch.setattr(sanitized.subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", ["sanitized", "address"])
+    assert (sanitized.main(), sanitized.main()) == (0, 1)
+    assert calls[0][-len(sanitized.SANITIZERS["address"].tests) :] == sanitized.SANITIZERS["address"].tests
+
+
 @pytest.mark.skipif(not ALL, reason="compiles for minutes: AIRLLM_TEST_ALL=1, or make sanitize")
 @pytest.mark.parametrize("kind", sanitized.SANITIZERS)
 def test_the_extension_under_a_sanitizer(kind):

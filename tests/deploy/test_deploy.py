@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import checkouts
@@ -151,24 +150,22 @@ def answered(server):
 
 
 def test_a_session_stays_with_its_server(nginx, two):
-    for session in range(8):
+    for session in range(20):  # which servers they come to is chance
         before = [answered(server) for server in two]
-        for _ in range(3):
+        for _ in range(2):
             assert ask(nginx, headers={"X-Session-Id": f"session {session}"}).status_code == 200
         more = [answered(server) - count for server, count in zip(two, before, strict=True)]
-        assert sorted(more) == [0, 3], session
+        assert sorted(more) == [0, 2], session
     assert all(answered(server) for server in two)  # and sessions are shared out
 
 
 def test_a_stream_comes_as_it_grows_and_metrics_stay_here(nginx, two):
     for server in two:
         server.scheduler.pause = 0.01
-    body = {"prompt": "in", "max_tokens": 40, "temperature": 0, "stream": True, "ignore_eos": True}
-    times = []
+    body = {"prompt": "in", "max_tokens": 1000, "temperature": 0, "stream": True, "ignore_eos": True}
     with httpx.stream("POST", f"{nginx}/v1/completions", json=body, timeout=20) as stream:
-        for _ in stream.iter_bytes():
-            times.append(time.monotonic())
-    assert len(times) > 15 and times[-1] - times[0] > 0.25
+        next(stream.iter_bytes())
+        assert any(server.service.thread.load.running for server in two)  # the rest is not computed yet
     assert httpx.get(f"{nginx}/metrics").status_code == 404
     assert httpx.get(f"{nginx}/ready").status_code == 200
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from decoder_cases import BATCHES, Ends, batch_of, config, layer_of
 
-from airllm import architectures
-from airllm.architectures import all_architectures, open_config, table, types_of_folders
+from airllm.architectures import all_architectures, families, open_config, table, types_of_folders
 from airllm.architectures.declaration import REMOVED, Architecture, Tiny
 from airllm.architectures.families import architecture_of_gguf, architecture_of_model_type
 from airllm.architectures.keys import KEYS, keys_of
@@ -159,7 +158,7 @@ ACME = MIXTRAL.but("acme", title="Acme 1", model_types=("acme",), norms=Norms(be
 
 def test_info_of_an_architecture_that_no_native_layer_computes(cpp, tmp_path, monkeypatch):
     (tmp_path / "acme.py").write_text(POST_NORM_EXPERTS)
-    monkeypatch.setattr(architectures, "__path__", [*architectures.__path__, str(tmp_path)])
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])
     all_architectures.cache_clear()
     try:
         made = open_config(copy_of("mixtral", tmp_path, model_type="acme"))
@@ -169,7 +168,7 @@ def test_info_of_an_architecture_that_no_native_layer_computes(cpp, tmp_path, mo
             == f"op by op: native layers of cpp: {TOGETHER['experts without pre-norms'][1]}"
         )
     finally:
-        sys.modules.pop("airllm.architectures.acme", None)
+        sys.modules.pop("airllm.architectures.families.acme", None)
         all_architectures.cache_clear()
 
 
@@ -206,7 +205,7 @@ def test_the_guide_adds_an_architecture(tmp_path, monkeypatch):
     """Its file alone makes a model run from a folder and from a GGUF file, and stand in the lists."""
     section = (ROOT / "BACKEND_GUIDE.md").read_text().partition("## Adding an architecture")[2]
     (tmp_path / "acme.py").write_text(re.search(r"```python\n(.*?)```", section, re.S)[1])
-    monkeypatch.setattr(architectures, "__path__", [*architectures.__path__, str(tmp_path)])
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])
     all_architectures.cache_clear()
     try:
         path = copy_of("qwen3", tmp_path, model_type="acme", residual_multiplier=1.0)
@@ -219,7 +218,7 @@ def test_the_guide_adds_an_architecture(tmp_path, monkeypatch):
             == 0.5
         )
     finally:
-        sys.modules.pop("airllm.architectures.acme", None)
+        sys.modules.pop("airllm.architectures.families.acme", None)
         all_architectures.cache_clear()
 
 

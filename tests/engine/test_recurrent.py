@@ -10,6 +10,7 @@ from airllm.engine.layers import state_space
 from airllm.engine.layers.delta_rule import scan
 from airllm.engine.layers.recurrent import convolve
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.memory import residency
 from tests.support import tiny_gguf
 from tests.support.tiny_models import DATA, VOCABULARY, read_folder, reference, texts
 
@@ -20,6 +21,16 @@ TEXT = np.random.default_rng(4).integers(0, VOCABULARY - 1, 128).tolist()
 @pytest.fixture(scope="module", params=NAMES)
 def path(request, tmp_path_factory):
     return tiny_gguf.write_gguf(request.param, tmp_path_factory.mktemp("recurrent") / "model.gguf")
+
+
+def test_a_prompt_of_several_passes_has_the_bits_of_one(path, monkeypatch):
+    """Passes end where chunks do."""
+    found = []
+    for most in (512, 24):
+        monkeypatch.setattr(residency, "CHUNK", most)
+        with open_engine(path) as engine:
+            found.append(engine.forward(TEXT[:41], all_positions=True))
+    np.testing.assert_array_equal(*found)
 
 
 def open_engine(path, **options):

@@ -1,5 +1,6 @@
 """Out of memory, signals, forks, files that change while in use, clocks that jump, several processes."""
 
+import itertools
 import json
 import os
 import re
@@ -98,10 +99,12 @@ def test_an_interrupt_at_any_moment_leaves_an_engine_that_goes_on(folder):
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with LayerWiseInferenceEngine(folder) as engine:
-            expected = engine.generate("the thin man", 40)
-            start = time.perf_counter()
-            assert engine.generate("the thin man", 40) == expected
-            taken, interrupted = time.perf_counter() - start, 0
+            expected, times = engine.generate("the thin man", 40), []
+            for _ in range(5):
+                start = time.perf_counter()
+                assert engine.generate("the thin man", 40) == expected
+                times.append(time.perf_counter() - start)
+            taken, interrupted = min(times), 0  # of one that nothing else delayed
             for i in range(60):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, taken * (i + 1) / 60)
@@ -228,7 +231,7 @@ def test_a_clock_that_jumps_changes_no_text_and_no_timeout(folder, monkeypatch):
     asked = {"messages": MESSAGES, "max_tokens": 20, "temperature": 0}
     with serving.serve(folder, request_timeout=30) as server, httpx.Client(base_url=server.address) as client:
         expected = client.post("/v1/chat/completions", json=asked).json()["choices"]
-        jumps = iter([2e9, 1.0, 4e9, 1e9] * 1000)
+        jumps = itertools.cycle([2e9, 1.0, 4e9, 1e9])
         monkeypatch.setattr(time, "time", lambda: next(jumps))
         for _ in range(3):
             answer = client.post("/v1/chat/completions", json=asked, timeout=20)

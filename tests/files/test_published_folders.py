@@ -347,6 +347,7 @@ def test_tensors_that_do_not_fit_together(tmp_path):
         ),
         ("nf4_nested", "weight.nested_absmax", lambda each: each[1:], "nested_absmax has shape"),
         ("bnb_int8", "SCB", lambda each: each[1:], "SCB has shape"),
+        ("bnb_int8", "weight_format", lambda each: each + 1, "weight_format has value 1, expected 0"),
         ("nvfp4_packed", "weight_scale", lambda each: each[1:], "weight_scale has shape"),
         (
             "nvfp4_packed",

@@ -20,7 +20,7 @@ from airllm.files import ModelFileError, gguf_writer, open_weights
 from airllm.files.gguf import GgufFile
 from airllm.formats import FORMATS, Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import speaking_model, tiny_models, tokenizer_files
+from tests.support import speaking_model, tiny_gguf, tiny_models, tokenizer_files
 
 SHAPES = {
     "token_embd.weight": (70, 64),
@@ -242,6 +242,15 @@ def test_a_folder_becomes_a_file_with_the_same_logits(tmp_path, name):
         for text, logits in zip(tiny_models.texts(), expected, strict=True):
             found = engine.forward(text, all_positions=True)
             assert np.abs(found - logits).max() < 2e-4 * np.ptp(logits)
+
+
+@pytest.mark.parametrize("name", ("lfm2", "qwen3_5", "granite_hybrid"))
+def test_what_recurrent_layers_multiply_with_stays_float32(tmp_path, name):
+    source = tiny_gguf.write_gguf(name, tmp_path / "model.gguf")
+    quantize(source, target := tmp_path / "small.gguf", "q8_0")
+    parts = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d")
+    kinds = {each.tensor_type for each in gguf.GGUFReader(target).tensors if each.name.endswith(parts)}
+    assert kinds == {gguf.GGMLQuantizationType.F32}
 
 
 def test_a_folder_with_one_rotation_in_layers_that_may_have_two(tmp_path):

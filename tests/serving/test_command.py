@@ -15,7 +15,7 @@ import pytest
 import serving
 
 from airllm.cli import main
-from airllm.cli.server import name_of
+from airllm.files.hub import public_name
 
 LONG = {
     "model": "tiny",
@@ -144,11 +144,11 @@ def test_a_limit_that_is_none_is_refused(capsys, model, timeout):
 
 def test_the_name_of_a_model_does_not_tell_where_it_is(model, tmp_path, monkeypatch):
     (tmp_path / "small.gguf").touch()
-    assert name_of(str(tmp_path / "small.gguf")) == "small"
-    assert name_of(f"{model}/") == model.name
+    assert public_name(str(tmp_path / "small.gguf")) == "small"
+    assert public_name(f"{model}/") == model.name
     monkeypatch.chdir(model)
-    assert name_of(".") == model.name
-    assert name_of("owner/repository:Q4_K_M") == "owner/repository:Q4_K_M"
+    assert public_name(".") == model.name
+    assert public_name("owner/repository:Q4_K_M") == "owner/repository:Q4_K_M"
 
 
 def test_a_port_in_use_is_named(capsys, model):

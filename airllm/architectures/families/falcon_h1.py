@@ -9,7 +9,7 @@ from typing import Any
 from airllm.architectures.declaration import Architecture, Rotary, Tiny
 from airllm.architectures.keys import identity
 from airllm.architectures.recurrent import Mamba2
-from airllm.architectures.values import Values
+from airllm.architectures.values import Values, every_layer
 
 _IN, _OUT, _KEY = "attention_in_multiplier", "attention_out_multiplier", "key_multiplier"
 _SSM, _MLP = "ssm_multipliers", "mlp_multipliers"
@@ -47,10 +47,6 @@ def _of_mamba(values: Values) -> tuple[float, ...]:
     return *parts, values.number("ssm_out_multiplier", 1.0)
 
 
-def _all_layers(values: Values, layers: int) -> tuple[bool, ...]:
-    return (True,) * layers
-
-
 _NO_BIAS = "false: products without biases"
 _MULTIPLIERS = {
     "embedding_multiplier": 2.0,
@@ -78,7 +74,7 @@ FALCON_H1 = Architecture(
     model_types=("falcon_h1",),
     rotary=Rotary(theta=1e4),
     recurrent=Mamba2,
-    recurrent_layers=_all_layers,
+    recurrent_layers=every_layer,
     recurrent_in_folders=("log_decay",),
     recurrent_multipliers=_of_mamba,
     beside=True,

@@ -6,7 +6,7 @@ Its router's softmax over the chosen experts equals the softmax over all, normal
 from functools import partial
 
 from airllm.architectures.declaration import Architecture, Biases, Rotary, Stacks, Tiny, Window
-from airllm.architectures.values import Values
+from airllm.architectures.values import Values, every_layer
 
 _TINY = {
     "head_dim": 16,
@@ -26,10 +26,6 @@ _YARN = {
 }
 
 
-def _all_layers(values: Values, layers: int) -> tuple[bool, ...]:
-    return (True,) * layers
-
-
 GPT_OSS = Architecture(
     name="gpt-oss",
     title="GPT-OSS",
@@ -38,7 +34,7 @@ GPT_OSS = Architecture(
     window=Window(default=128, all_but_every=2),
     biases=Biases(qkv=("attention_bias", True), output=("attention_bias", True), router=True, experts=True),
     sinks=True,
-    experts=_all_layers,
+    experts=every_layer,
     folder_stacks=Stacks(transposed=True, interleaved=True),
     numbers=("swiglu_alpha", "swiglu_limit"),
     keys={

@@ -7,7 +7,7 @@ from typing import Any
 from airllm.architectures.declaration import Rotary, Stacks, Tiny
 from airllm.architectures.families.granite import GRANITE, MULTIPLIERS
 from airllm.architectures.recurrent import Mamba2
-from airllm.architectures.values import Values
+from airllm.architectures.values import Values, every_layer, kinds_of_layers
 
 _MAMBA, _FULL = ("mamba", "linear_attention"), ("attention", "full_attention")  # older and newer names
 _TYPE = "granitemoehybrid"
@@ -22,15 +22,8 @@ TINY_MAMBA: dict[str, Any] = {
 
 def _mamba_layers(values: Values, layers: int) -> tuple[bool, ...]:
     """Which layers have Mamba-2: config.json lists all layers."""
-    listed = values.get("layer_types", (list,), "a list of texts", ...)
-    if len(listed) != layers or not set(listed) <= {*_MAMBA, *_FULL}:
-        found = f"has {len(listed)} items {sorted(set(map(str, listed)))}"
-        raise values.error("layer_types", found, f"{layers} of {', '.join((*_MAMBA, *_FULL))}")
-    return tuple(each in _MAMBA for each in listed)
-
-
-def _all_layers(values: Values, layers: int) -> tuple[bool, ...]:
-    return (True,) * layers
+    values.get("layer_types", (list,), "a list of texts", ...)
+    return tuple(each in _MAMBA for each in kinds_of_layers(values, (*_MAMBA, *_FULL), layers))
 
 
 GRANITE_HYBRID = GRANITE.but(
@@ -83,7 +76,7 @@ GRANITE_HYBRID_MOE = GRANITE_HYBRID.but(
     title="Granite 4-H with experts",
     model_types=(),
     marked_by=(_TYPE, "num_local_experts"),
-    experts=_all_layers,
+    experts=every_layer,
     folder_stacks=Stacks(fused=True),
     keys={
         "feed_forward": {"folder": "intermediate_size"},

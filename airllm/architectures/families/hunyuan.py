@@ -5,13 +5,9 @@ Folders say "dynamic" of a rotation that is scaled once, by `alpha`, for any len
 
 from airllm.architectures.declaration import SCALINGS, Architecture, Norms, Rotary, Tiny
 from airllm.architectures.keys import number_of
-from airllm.architectures.values import Values
+from airllm.architectures.values import Values, every_layer
 
 _ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 50.0, "factor": 1.0}
-
-
-def _all_layers(values: Values, layers: int) -> tuple[bool, ...]:
-    return (True,) * layers
 
 
 HUNYUAN_DENSE = Architecture(
@@ -35,7 +31,7 @@ HUNYUAN_MOE = HUNYUAN_DENSE.but(
     "hunyuan-moe",
     title="Hunyuan A13B",
     model_types=("hunyuan_v1_moe",),
-    experts=_all_layers,
+    experts=every_layer,
     shared_gate=False,
     numbers=("shared_experts", "shared_expert"),
     keys={

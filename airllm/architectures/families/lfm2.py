@@ -6,20 +6,17 @@ from typing import Any
 
 from airllm.architectures.declaration import Architecture, Biases, Norms, Rotary, Tiny
 from airllm.architectures.recurrent import ShortConv
-from airllm.architectures.values import Values
+from airllm.architectures.values import Values, kinds_of_layers
 
 _CONV, _FULL = "conv", "full_attention"
 
 
 def _conv_layers(values: Values, layers: int) -> tuple[bool, ...]:
     """Which layers have a convolution: config.json lists all layers, or those with attention."""
-    listed, full = (values.get(key, (list,), "a list", None) for key in ("layer_types", "full_attn_idxs"))
-    if listed is None:
-        return tuple(full is not None and layer not in full for layer in range(layers))
-    if len(listed) != layers or not set(listed) <= {_CONV, _FULL}:
-        found = f"has {len(listed)} items {sorted(set(map(str, listed)))}"
-        raise values.error("layer_types", found, f"{layers} of {_CONV!r} and {_FULL!r}")
-    return tuple(each == _CONV for each in listed)
+    if kinds := kinds_of_layers(values, (_CONV, _FULL), layers):
+        return tuple(each == _CONV for each in kinds)
+    full = values.get("full_attn_idxs", (list,), "a list", None)
+    return tuple(full is not None and layer not in full for layer in range(layers))
 
 
 def _feed_forward(values: Values, key: str, default: Any) -> Any:

@@ -2,12 +2,7 @@
 
 from airllm.architectures.declaration import Architecture, Biases, Norms, Rotary, Tiny
 from airllm.architectures.keys import number_of
-from airllm.architectures.values import Values
-
-
-def _all_layers(values: Values, layers: int) -> tuple[bool, ...]:
-    return (True,) * layers
-
+from airllm.architectures.values import every_layer
 
 MINIMAX_M2 = Architecture(
     name="minimax-m2",
@@ -16,7 +11,7 @@ MINIMAX_M2 = Architecture(
     norms=Norms(q_and_k="row"),
     rotary=Rotary(theta=5e6),
     biases=Biases(qkv=False, output=False, selection=True),
-    experts=_all_layers,
+    experts=every_layer,
     numbers=("expert_scores",),
     keys={
         "expert_feed_forward": {"folder": "intermediate_size", "default": number_of("feed_forward")},

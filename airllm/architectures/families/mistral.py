@@ -7,7 +7,7 @@ from dataclasses import replace
 from airllm.architectures.declaration import Biases, Rotary, Stacks, Tiny, Window
 from airllm.architectures.families.deepseek import DEEPSEEK3, TINY_LATENT, all_but_first
 from airllm.architectures.families.llama import LLAMA
-from airllm.architectures.values import Values
+from airllm.architectures.values import every_layer
 
 _YARN = {
     "rope_type": "yarn",
@@ -40,16 +40,12 @@ MISTRAL = LLAMA.but(
 )
 
 
-def _every_layer(values: Values, layers: int) -> tuple[bool, ...]:
-    return (True,) * layers
-
-
 MIXTRAL = MISTRAL.but(
     title="Mixtral",
     model_types=("mixtral",),
     rotary=Rotary(theta=1e6, neighbours=True),
     window=Window(),
-    experts=_every_layer,
+    experts=every_layer,
     keys={
         "experts": {"folder": "num_local_experts"},
         "expert_feed_forward": {"folder": "intermediate_size"},

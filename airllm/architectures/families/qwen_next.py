@@ -8,7 +8,7 @@ from airllm.architectures.declaration import SCALINGS, Architecture, Biases, Nor
 from airllm.architectures.families.qwen import TINY_VISION, sparse_layers
 from airllm.architectures.keys import number_of
 from airllm.architectures.recurrent import DeltaRule
-from airllm.architectures.values import Values
+from airllm.architectures.values import Values, every_layer, kinds_of_layers
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
 _SIZES: dict[str, Any] = {
@@ -31,18 +31,10 @@ _EXPERTS = {
 
 def _delta_layers(values: Values, layers: int) -> tuple[bool, ...]:
     """Which layers have the delta rule: config.json lists all, or says that every n-th has attention."""
-    listed = values.get("layer_types", (list,), "a list of texts", None)
-    if listed is None:
-        every = values.whole("full_attention_interval", 4)
-        return tuple((layer + 1) % every != 0 for layer in range(layers))
-    if len(listed) != layers or not set(listed) <= {_LINEAR, _FULL}:
-        found = f"has {len(listed)} items {sorted(set(map(str, listed)))}"
-        raise values.error("layer_types", found, f"{layers} of {_LINEAR!r} and {_FULL!r}")
-    return tuple(each == _LINEAR for each in listed)
-
-
-def _all_layers(values: Values, layers: int) -> tuple[bool, ...]:
-    return (True,) * layers
+    if kinds := kinds_of_layers(values, (_LINEAR, _FULL), layers):
+        return tuple(each == _LINEAR for each in kinds)
+    every = values.whole("full_attention_interval", 4)
+    return tuple((layer + 1) % every != 0 for layer in range(layers))
 
 
 QWEN3NEXT = Architecture(
@@ -98,7 +90,7 @@ QWEN35MOE = QWEN35.but(
     title="Qwen 3.5 and 3.6 with experts, for text",
     model_types=("qwen3_5_moe_text",),
     parts_of=("qwen3_5_moe",),
-    experts=_all_layers,
+    experts=every_layer,
     folder_stacks=Stacks(fused=True),
     stacked_names={
         "experts.gate": "mlp.experts.gate_up_proj",

@@ -16,6 +16,7 @@ import numpy as np
 from airllm.architectures.model_config import Latent, ModelConfig
 from airllm.architectures.recurrent import Recurrent
 from airllm.backends.device.experts import Activation, Experts, Router
+from airllm.engine.layers.activations import sigmoid
 from airllm.engine.layers.latent_attention import latent_attention
 from airllm.engine.layers.recurrent import mix_recurrently
 from airllm.engine.layers.rows import Angles, Rows, query_temperatures
@@ -138,7 +139,7 @@ def attention(
             part.cache.append(layer.index, part.of(k), part.of(v), *ways)
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
     if gate is not None:
-        attended *= _sigmoid(gate)
+        attended *= sigmoid(gate)
     result = ops.linear(
         attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")
     )
@@ -377,7 +378,7 @@ def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarra
     """Indices of the experts that the router chooses (rows, experts_used), and their weights."""
     c = layer.config
     logits = ops.linear(x, layer["experts.router"], layer.get("experts.router_bias"))
-    scores = _sigmoid(logits) if c.expert_scores == "sigmoid" else ops.softmax(logits)
+    scores = sigmoid(logits) if c.expert_scores == "sigmoid" else ops.softmax(logits)
     preferences = logits if c.scales_input else _preferences(scores, layer)  # sigmoids may be equal
     chosen = np.argsort(-preferences, axis=-1, kind="stable")[:, : c.experts_used]
     weights = np.take_along_axis(scores, chosen, axis=-1)
@@ -407,13 +408,9 @@ def _preferences(scores: np.ndarray, layer: Layer) -> np.ndarray:
     return found.reshape(scores.shape)
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.tanh(x / 2) / 2 + np.float32(0.5)  # without overflow
-
-
 def _shared_expert(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
     """The expert that every token uses, weighted by the sigmoid of its own gate if it has one."""
     found = feed_forward(ops, x, layer, "shared_expert")
     if layer.config.shared_gate:
-        found *= _sigmoid(ops.linear(x, layer["shared_expert.router"]))
+        found *= sigmoid(ops.linear(x, layer["shared_expert.router"]))
     return found

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.recurrent import DeltaRule, Mamba2, Recurrent, ShortConv
+from airllm.engine.layers.activations import sigmoid
 from airllm.engine.layers.delta_rule import scan
 from airllm.engine.layers.rows import Rows
 from airllm.engine.layers.state_space import scan as scan_states
@@ -59,7 +60,7 @@ def delta_rule(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> n
     a = layer.spec.mixer
     assert isinstance(a, DeltaRule)
     inputs, gate = _delta_inputs(ops, x, layer, a)
-    rate = _sigmoid(ops.linear(x, layer["delta.rate"]))
+    rate = sigmoid(ops.linear(x, layer["delta.rate"]))
     steps = ops.linear(x, layer["delta.step"]) + layer["delta.step_bias"]
     log_decay = layer["delta.decay"] * np.logaddexp(np.float32(0), steps)  # of softplus
     found = np.empty((len(x), a.value_heads, a.value_dim), np.float32)
@@ -106,7 +107,7 @@ def mamba2(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.nd
     assert isinstance(a, Mamba2)
     inner = ops.linear(x, layer["mamba.in"])
     if a.multipliers:
-        inner *= input_multipliers(a)
+        inner *= a.input_multipliers
     gate, inputs, steps = np.split(inner, np.cumsum([a.values, a.channels]), axis=1)
     steps = np.logaddexp(np.float32(0), steps + layer["mamba.step_bias"])  # softplus
     log_decay = layer["mamba.decay"] * steps
@@ -126,13 +127,6 @@ def mamba2(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.nd
     return result * np.float32(a.multipliers[-1]) if a.multipliers else result
 
 
-def input_multipliers(a: Mamba2) -> np.ndarray:
-    """The multipliers of what the first product makes."""
-    of_groups = a.groups * a.state_dim
-    sizes = (a.values, a.values, of_groups, of_groups, a.heads)
-    return np.repeat(np.array(a.multipliers[:-1], np.float32), sizes)
-
-
 def _states_of(a: Mamba2, mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The values of each head, and the input and output vectors of each group."""
     v, writes, reads = np.split(mixed, np.cumsum([a.values, a.groups * a.state_dim]), axis=1)
@@ -149,10 +143,6 @@ def _gate_and_norm(ops: Any, a: Mamba2, found: np.ndarray, gate: np.ndarray, lay
     ones = np.ones(by_group.shape[-1], np.float32)
     found = ops.rms_norm(by_group, ones, layer.config.norm_eps).reshape(found.shape) * layer["mamba.scale"]
     return ops.swiglu(gate, found) if a.norm_first else found
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.tanh(x / 2) / 2 + np.float32(0.5)  # without overflow
 
 
 _TINY = 1e-6  # added to squared lengths

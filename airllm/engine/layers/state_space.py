@@ -65,13 +65,13 @@ def _by_chunk(
     between = np.exp(np.minimum(fade - fade.swapaxes(-1, -2), 0))  # from token j to token i >= j
     found[:] = np.tril(reads @ writes.swapaxes(-1, -2) * between) @ v
     asks, last = reads * np.exp(fade), fade[..., -1:, :]
-    adds = (writes * np.exp(last - fade)).swapaxes(-1, -2) @ v
+    teaches = (writes * np.exp(last - fade)).swapaxes(-1, -2)
     left = np.exp(last)
     of_group = state.reshape(groups, -1, *state.shape[1:])
     for i in range(len(v)):
         found[i] += asks[i] @ of_group
         of_group *= left[i]
-        of_group += adds[i]
+        of_group += teaches[i] @ v[i]
 
 
 def _in_chunks(x: np.ndarray, groups: int) -> np.ndarray:

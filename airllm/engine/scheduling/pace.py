@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
-STEP = 8  # tokens: pieces end at multiples of it
+from airllm.engine.layers.chunks import CHUNK
+
+STEP = CHUNK  # tokens: pieces end at multiples of it
 _GROWTH = 4  # a piece is at most this many times as long as the last one
 _LAST = 2  # measurements that count: the slowest of them
 _SHORT = 0.7  # of the time that a piece may take: less, and the next one is longer

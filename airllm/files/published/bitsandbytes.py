@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -66,8 +65,7 @@ class FourBits:
         if of.nested:
             parts.require("weight.nested_absmax", (-(-blocks // of.nested),))
             parts.require("weight.nested_quant_map", (256,))
-        fits = of.shape[1] % _ALIGNED == 0 and of.block % _ALIGNED == 0
-        if self.kind == "fp4" and fits:
+        if self.kind == "fp4" and self._fits(of):
             return Held(of.shape, "q5_0", _FP4_HOW)
         return Held(of.shape, *nearest(of.shape[1]))
 
@@ -78,12 +76,16 @@ class FourBits:
         packed = parts.read("weight").reshape(-1)[first // 2 : -(-last // 2)]
         codes = _first_half_high(packed)[first % 2 :][: last - first].reshape(-1, of.shape[1])
         table = parts.floats("weight.quant_map")
-        absmax = partial(self._scales, parts, of)
+        step = _ALIGNED if self._fits(of) else 1  # values in a row that surely share a scale
+        scales = self._scales(parts, of, np.arange(first, last, step)).reshape(len(codes), -1)
         if self.held(parts).format == "q5_0":
-            steps = np.rint(table * _FP4_STEPS).astype(np.int8)
-            scale = absmax(np.arange(first, last, _ALIGNED)) / np.float32(_FP4_STEPS)
-            return Codes(steps[codes], scale.reshape(len(codes), -1))
-        return table[codes] * absmax(np.arange(first, last)).reshape(codes.shape)
+            return Codes(np.rint(table * _FP4_STEPS).astype(np.int8)[codes], scales / np.float32(_FP4_STEPS))
+        return (table[codes].reshape(-1, step) * scales.reshape(-1, 1)).reshape(codes.shape)
+
+    @staticmethod
+    def _fits(of: State) -> bool:
+        """Whether the scales' blocks are whole blocks of a row."""
+        return of.shape[1] % _ALIGNED == 0 and of.block % _ALIGNED == 0
 
     def _scales(self, parts: Parts, of: State, places: np.ndarray) -> np.ndarray:
         """The scales of the values at these places of the flat matrix."""
@@ -118,8 +120,8 @@ class EightBits:
     """Rows of bytes, each with its largest value (SCB): 127 of its steps."""
 
     title: str = "bitsandbytes, int8"
-    parts: tuple[str, ...] = ("weight", "SCB")
-    ignored: tuple[str, ...] = ("weight_format",)
+    parts: tuple[str, ...] = ("weight", "SCB", "weight_format")
+    ignored: tuple[str, ...] = ()
 
     def stores(self, parts: Parts) -> bool:
         return "weight" in parts and parts.dtype("weight") == np.int8
@@ -127,6 +129,8 @@ class EightBits:
     def held(self, parts: Parts) -> Held:
         rows, row = parts.shape("weight")
         parts.require("SCB", (rows,))
+        if "weight_format" in parts and (order := int(parts.read("weight_format"))):
+            raise parts.error("weight_format", f"has value {order}", "0: rows that are not ordered for a GPU")
         return Held((rows, row), *holds(-128, 127, row, row, parts.dtype("SCB")))
 
     def rows(self, parts: Parts, rows: slice) -> Codes:

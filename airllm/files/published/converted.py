@@ -12,8 +12,11 @@ import os
 import secrets
 import shutil
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 
@@ -30,6 +33,7 @@ from airllm.writable import to_disk
 FOLDER = "converted"
 _VERSION = 1  # of what is written; a change converts all folders again
 _ALIGNED = 64
+_AT_ONCE = 1 << 20  # values that a thread converts at once
 _SHOWN = 1 << 28  # bytes from which the progress is shown
 
 
@@ -140,6 +144,52 @@ class Converted:
         if total > free:
             found = f"needs {size(total)} in {folder} for its converted weights, where {size(free)} are free"
             raise ModelFileError(self.folder, "", f"{found}; {ANOTHER_FOLDER}")
+
+
+class ConvertedWeights(ABC):
+    """A part of a weight file, whose matrices at `_places` are in a converted file. Classes say how."""
+
+    path: Path
+    _places: Mapping[str, Place]
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """What the matrices are stored as, what they are opened as, and how well that holds them."""
+
+    @abstractmethod
+    def _shard_paths(self) -> Sequence[Path]:
+        """The files that have the matrices."""
+
+    @abstractmethod
+    def _convert(self, place: Place, rows: slice) -> np.ndarray:
+        """The bytes of some rows of a matrix."""
+
+    def converted_path(self) -> Path:
+        """The file with the converted matrices."""
+        return self._as_converted().path()
+
+    def _as_converted(self) -> Converted:
+        return Converted(self.path, self._shard_paths(), self._places)
+
+    @cached_property
+    def _converted(self) -> SafetensorsFile:
+        with ThreadPoolExecutor() as self._pool:  # NumPy computes without the interpreter's lock
+            return self._as_converted().open(self._blocks)
+
+    def _converted_if_open(self) -> list[SafetensorsFile]:
+        return [self._converted] if "_converted" in self.__dict__ else []
+
+    def _blocks(self, place: Place) -> Iterator[np.ndarray]:
+        """The bytes of a matrix, some rows at a time."""
+        step = max(_AT_ONCE // place.shape[-1], 1)
+        stop = place.rows.stop
+        some = [slice(at, min(at + step, stop)) for at in range(place.rows.start, stop, step)]
+        try:
+            yield from self._pool.map(partial(self._convert, place), some)
+        except ValueError as error:
+            if isinstance(error, ModelFileError):
+                raise
+            raise ModelFileError(self.path, f"tensor {place.matrix}", str(error)) from None
 
 
 def _align(at: int) -> int:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from airllm.files.published.converted import Converted, Place
+from airllm.files.published.converted import ConvertedWeights, Place
 from airllm.files.published.encode import encode
 from airllm.files.published.methods import Quantization
 from airllm.files.published.scheme import Held, Parts, Scheme
 from airllm.files.safetensors import SafetensorsFile, SafetensorsFolder
-from airllm.files.weight_file import FileMap, ModelFileError, Stored
+from airllm.files.weight_file import FileMap, Stored
 from airllm.formats import FORMATS, Quantized
 
-_AT_ONCE = 1 << 20  # values that a thread converts at once
 _STACK = re.compile(r"(.*\.mlp)\.switch_mlp\.(\w+)")  # MLX stores the experts of a layer together
 
 
@@ -37,7 +35,7 @@ class Matrix:
         return prod(self.held.shape[:-1])
 
 
-class PublishedFolder(SafetensorsFolder):
+class PublishedFolder(ConvertedWeights, SafetensorsFolder):
     """The tensors of a folder with quantized weights: matrices as `Quantized`, the others as stored.
 
     The first use of a matrix converts all of them, unless the converted file is there already.
@@ -72,7 +70,6 @@ class PublishedFolder(SafetensorsFolder):
         super().close()
 
     def describe(self) -> list[str]:
-        """What the matrices are stored as, what they are opened as, and how well that holds them."""
         kinds: dict[str, int] = {}
         for matrix in self.matrices.values():
             text = f"{matrix.scheme.title}, opened as {matrix.held.format}: {matrix.held.how}"
@@ -140,37 +137,12 @@ class PublishedFolder(SafetensorsFolder):
             else:
                 yield name, Place(name, slice(0, matrix.rows), shape, matrix.held.format)
 
-    def converted_path(self) -> Path:
-        """The file with the converted matrices."""
-        return self._as_converted().path()
+    def _shard_paths(self) -> list[Path]:
+        return [self.path / shard for shard in sorted(set(self._stored.values()))]
 
-    def _as_converted(self) -> Converted:
-        shards = sorted(set(self._stored.values()))
-        return Converted(self.path, [self.path / shard for shard in shards], self._places)
-
-    @cached_property
-    def _converted(self) -> SafetensorsFile:
-        with ThreadPoolExecutor() as self._pool:  # NumPy computes without the interpreter's lock
-            return self._as_converted().open(self._blocks)
-
-    def _converted_if_open(self) -> list[SafetensorsFile]:
-        return [self._converted] if "_converted" in self.__dict__ else []
-
-    def _blocks(self, place: Place) -> Iterator[np.ndarray]:
-        """The bytes of a matrix, some rows at a time."""
+    def _convert(self, place: Place, rows: slice) -> np.ndarray:
         matrix = self.matrices[place.matrix]
-
-        def convert(start: int) -> np.ndarray:
-            rows = slice(start, min(start + step, place.rows.stop))
-            return encode(matrix.scheme.rows(matrix.parts, rows), place.format)
-
-        step = max(_AT_ONCE // place.shape[-1], 1)
-        try:
-            yield from self._pool.map(convert, range(place.rows.start, place.rows.stop, step))
-        except ValueError as error:
-            if isinstance(error, ModelFileError):
-                raise
-            raise ModelFileError(self.path, f"tensor {place.matrix}", str(error)) from None
+        return encode(matrix.scheme.rows(matrix.parts, rows), place.format)
 
     def _file_with(self, name: str) -> SafetensorsFile:
         return self._converted if name in self.__dict__.get("_places", ()) else super()._file_with(name)

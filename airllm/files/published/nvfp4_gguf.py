@@ -7,9 +7,6 @@ experts; "NAME.input_scale" is of activations, which airllm rounds in its own wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -18,20 +15,18 @@ import ml_dtypes
 import numpy as np
 
 from airllm.files.gguf import NVFP4, NVFP4_BYTES, GgufFile
-from airllm.files.published.converted import Converted, Place
+from airllm.files.published.converted import ConvertedWeights, Place
 from airllm.files.published.encode import encode
 from airllm.files.published.nvfp4 import E2M1
 from airllm.files.published.scheme import NEAREST
-from airllm.files.safetensors import SafetensorsFile
 from airllm.files.weight_file import FileMap, ModelFileError, Span, Stored, unmap
 from airllm.formats import Quantized
 
 _FORMAT = "q8_0"
-_AT_ONCE = 1 << 20  # values that a thread converts at once
 _GROUPS, _NAN = 4, 0x7F
 
 
-class Nvfp4File(GgufFile):
+class Nvfp4File(ConvertedWeights, GgufFile):
     """A GGUF file whose matrices in NVFP4 are `Quantized` in q8_0, and its other tensors as stored.
 
     The first use of a matrix converts all of them, unless the converted file is there already.
@@ -78,36 +73,14 @@ class Nvfp4File(GgufFile):
         super().close()
 
     def describe(self) -> list[str]:
-        """What the matrices are stored as, what they are opened as, and how well that holds them."""
         return [f"NVFP4, opened as {_FORMAT}: {NEAREST} ({len(self._places)} matrices)"]
 
-    def converted_path(self) -> Path:
-        """The file with the converted matrices."""
-        return self._as_converted().path()
+    def _shard_paths(self) -> list[Path]:
+        return [part.path for part in self._parts]
 
-    def _as_converted(self) -> Converted:
-        return Converted(self.path, [part.path for part in self._parts], self._places)
-
-    @cached_property
-    def _converted(self) -> SafetensorsFile:
-        with ThreadPoolExecutor() as self._pool:  # NumPy computes without the interpreter's lock
-            return self._as_converted().open(self._blocks)
-
-    def _converted_if_open(self) -> list[SafetensorsFile]:
-        return [self._converted] if "_converted" in self.__dict__ else []
-
-    def _blocks(self, place: Place) -> Iterator[np.ndarray]:
-        """The bytes of a matrix, some rows at a time."""
-        stored = np.asarray(super().tensor(place.matrix))
-        stored = stored.reshape(place.rows.stop, -1)
-        scales = self._scales_of_rows(place)
-
-        def convert(start: int) -> np.ndarray:
-            rows = slice(start, min(start + step, place.rows.stop))
-            return encode(unpack(stored[rows]) * scales[rows], place.format)
-
-        step = max(_AT_ONCE // place.shape[-1], 1)
-        yield from self._pool.map(convert, range(0, place.rows.stop, step))
+    def _convert(self, place: Place, rows: slice) -> np.ndarray:
+        stored = np.asarray(super().tensor(place.matrix)).reshape(place.rows.stop, -1)[rows]
+        return encode(unpack(stored) * self._scales_of_rows(place)[rows], place.format)
 
     def _scales_of_rows(self, place: Place) -> np.ndarray:
         """What multiplies each row of a matrix, or of its experts: (rows, 1), float32."""
@@ -119,7 +92,7 @@ class Nvfp4File(GgufFile):
         if len(scales) != experts:
             found, expected = f"has {len(scales)} values", f"{experts}, one for each matrix"
             raise ModelFileError(self.path, f"tensor {name}", found, expected)
-        return np.repeat(scales, count // len(scales))[:, None]
+        return np.broadcast_to(scales[:, None], (experts, count // experts)).reshape(-1, 1)
 
 
 def unpack(blocks: np.ndarray) -> np.ndarray:
