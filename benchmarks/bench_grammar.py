@@ -20,7 +20,8 @@ import numpy as np
 from airllm.engine.sampling import Sampler, Sampling, log_probabilities
 from airllm.files.hub import locate
 from airllm.text.grammar import Grammars
-from airllm.text.tokenizer import Tokenizer, open_tokenizer
+from airllm.text.open_tokenizer import open_tokenizer
+from airllm.text.tokenizer import Tokenizer
 
 PERSON = {
     "type": "object",

@@ -10,8 +10,10 @@ import numpy as np
 
 from airllm.files.gguf_writer import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, Key
 from airllm.files.weight_file import ModelFileError
+from airllm.text.folder_tokenizer import folder_tokenizer, whole_tokenizer
+from airllm.text.gguf_tokenizer import gguf_tokenizer
 from airllm.text.pre_tokenizers import PRE_TOKENIZERS
-from airllm.text.tokenizer import Tokenizer, folder_tokenizer, gguf_tokenizer, whole_tokenizer
+from airllm.text.tokenizer import Tokenizer
 from airllm.text.vocabulary import SPACE, Kind
 from airllm.text.word_pieces import MASK, PAD, UNKNOWN
 

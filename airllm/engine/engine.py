@@ -44,7 +44,8 @@ from airllm.progress import OnProgress
 from airllm.text import turns
 from airllm.text.grammar import Grammars
 from airllm.text.grammar.grammars import FORMS
-from airllm.text.tokenizer import Tokenizer, open_tokenizer
+from airllm.text.open_tokenizer import open_tokenizer
+from airllm.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing's from Python 3.11 on

@@ -23,7 +23,8 @@ from airllm.engine.scheduling.requests import Limits
 from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra
 from airllm.memory.kv_cache import Cache, ContextFull, token_id
-from airllm.text.tokenizer import Tokenizer, open_tokenizer
+from airllm.text.open_tokenizer import open_tokenizer
+from airllm.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 

@@ -110,3 +110,9 @@ def bytes_of_letters() -> dict[str, bytes]:
     hidden = [byte for byte in range(256) if byte not in shown]
     letters = {chr(byte): bytes([byte]) for byte in shown}
     return letters | {chr(256 + i): bytes([byte]) for i, byte in enumerate(hidden)}
+
+
+def is_byte(text: str) -> bool:
+    """Whether a token stands for a byte, such as "<0x0A>"."""
+    digits = text[3:5]
+    return len(text) == 6 and text == f"<0x{digits}>" and all(d in "0123456789ABCDEFabcdef" for d in digits)

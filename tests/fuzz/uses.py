@@ -184,7 +184,7 @@ def check_answer(status: int, text: str) -> None:
 
 
 def _tokenize(path: Path) -> None:
-    from airllm.text.tokenizer import open_tokenizer
+    from airllm.text.open_tokenizer import open_tokenizer
 
     tokenizer = open_tokenizer(path)
     for special in (True, False):

@@ -22,7 +22,7 @@ import transformers
 
 from airllm.files import smollm2
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.text.tokenizer import open_tokenizer
+from airllm.text.open_tokenizer import open_tokenizer
 from tests.support.smollm2 import KEPT, REFERENCE, TOKENS, WHOLE, divergence, log_probabilities
 
 TEXT = """\

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from airllm.text.answers import AnswerFormat, AnswerReader
 from airllm.text.chat_template import ChatTemplate, ChatTemplateError
+from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import GrammarError, Grammars
 from airllm.text.reasoning import ReasoningReader, ReasoningTags
-from airllm.text.tokenizer import folder_tokenizer
 from airllm.text.tools.formats import (
     COHERE,
     DEEPSEEK,

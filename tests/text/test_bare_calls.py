@@ -11,8 +11,8 @@ from tokenizers import AddedToken
 
 from airllm.text.answers import AnswerFormat, AnswerReader
 from airllm.text.chat_template import ChatTemplate
+from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import Grammars
-from airllm.text.tokenizer import folder_tokenizer
 from airllm.text.tools.bare_formats import GEMMA, bare_format_of, bare_value_of
 from airllm.text.tools.bare_reader import BareCallReader
 from tests.support import random_texts, speaking_model

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 
 from airllm.text.answers import AnswerFormat
 from airllm.text.chat_template import ChatTemplate
+from airllm.text.folder_tokenizer import folder_tokenizer
+from airllm.text.gguf_tokenizer import gguf_tokenizer
 from airllm.text.grammar import GrammarError, Grammars
 from airllm.text.grammar.schema import MOST_BYTES, check_schema
 from airllm.text.grammar.vocabulary_table import VocabularyTable
-from airllm.text.tokenizer import Tokenizer, folder_tokenizer, gguf_tokenizer
+from airllm.text.tokenizer import Tokenizer
 from airllm.text.tools.formats import MISTRAL_ARGS, MISTRAL_LIST
 from airllm.text.vocabulary import Kind
 from tests.support import speaking_model, tokenizer_files

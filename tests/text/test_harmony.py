@@ -10,9 +10,9 @@ from tokenizers import AddedToken
 
 from airllm.text.answers import AnswerFormat
 from airllm.text.chat_template import ChatTemplate
+from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import Grammars
 from airllm.text.harmony import MARKERS, HarmonyReader
-from airllm.text.tokenizer import folder_tokenizer
 from tests.support import speaking_model
 from tests.support.random_texts import allowed
 

@@ -19,8 +19,10 @@ from airllm.convert.tokenizer_to_gguf import PROBES, cut, tokenizer_keys
 from airllm.files import ModelFileError
 from airllm.text import sandbox
 from airllm.text.chat_template import ChatTemplate, ChatTemplateError, open_chat_template
+from airllm.text.gguf_tokenizer import gguf_tokenizer
+from airllm.text.open_tokenizer import open_tokenizer
 from airllm.text.pre_tokenizers import PRE_TOKENIZERS
-from airllm.text.tokenizer import Tokenizer, gguf_tokenizer, open_tokenizer
+from airllm.text.tokenizer import Tokenizer
 from airllm.text.vocabulary import Kind, Vocabulary
 from tests.support import tokenizer_files
 from tests.support.makers_patterns import DIGITS, PATTERNS

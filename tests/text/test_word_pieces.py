@@ -9,7 +9,9 @@ import pytest
 from airllm.convert.tokenizer_to_gguf import tokenizer_keys
 from airllm.files.gguf_writer import FLOAT32, INT32
 from airllm.files.weight_file import ModelFileError
-from airllm.text.tokenizer import folder_tokenizer, gguf_tokenizer, open_tokenizer
+from airllm.text.folder_tokenizer import folder_tokenizer
+from airllm.text.gguf_tokenizer import gguf_tokenizer
+from airllm.text.open_tokenizer import open_tokenizer
 from tests.support import encoder_files, minilm
 from tests.support.tokenizer_files import hard_texts
 

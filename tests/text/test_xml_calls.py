@@ -8,8 +8,8 @@ import pytest
 
 from airllm.text.answers import AnswerFormat, AnswerReader
 from airllm.text.chat_template import ChatTemplate
+from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import Grammars
-from airllm.text.tokenizer import folder_tokenizer
 from airllm.text.tools.xml_formats import (
     DSML,
     GLM47_XML,
