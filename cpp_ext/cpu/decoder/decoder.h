@@ -1,5 +1,6 @@
-// Whole decoder layers for a few rows, and whole models, from tokens to logits. airllm/engine/layers/decoder.py and
-// model.py are the definition. This file describes a call; thread.h computes a thread's share of it.
+// Whole decoder layers for a few rows, and whole models, from tokens to logits.
+// airllm/engine/layers/decoder.py and model.py are the definition. This file describes a call; thread.h
+// computes a thread's share of it.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // Latent attention (DecoderLayer::latent) around the attention step itself: queries to what tokens keep are
-// made before it, and the heads' values after it. Threads share the heads. airllm/engine/layers/latent_attention.py
-// is the definition.
+// made before it, and the heads' values after it. Threads share the heads.
+// airllm/engine/layers/latent_attention.py is the definition.
 #pragma once
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// A decoding step on the device, from a token id to logits, for one sequence. airllm/engine/layers/decoder.py and
-// model.py define what it computes; this file defines its memory and launches.
+// A decoding step on the device, from a token id to logits, for one sequence. airllm/engine/layers/decoder.py
+// and model.py define what it computes; this file defines its memory and launches.
 //
 // No launch argument depends on the token or its position: both are read from memory, so that the step can be
 // captured once.
