@@ -17,6 +17,7 @@ class ReasoningTags:
 
 _KNOWN = (
     ReasoningTags("<think>", "</think>"),
+    ReasoningTags("<seed:think>", "</seed:think>"),  # Seed-OSS
     ReasoningTags("[THINK]", "[/THINK]"),
     ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
     ReasoningTags("<|channel>thought\n", "<channel|>"),  # Gemma 4

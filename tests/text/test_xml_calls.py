@@ -16,6 +16,7 @@ from airllm.text.tools.xml_formats import (
     GLM_XML,
     MINIMAX_XML,
     QWEN_XML,
+    SEED_XML,
     XmlFormat,
     arguments_of,
     xml_format_of,
@@ -25,7 +26,7 @@ from tests.support import speaking_model
 from tests.support.random_texts import allowed, generate
 from tests.text.test_answers import QUESTION, TURNS, cuts, read_in_pieces
 
-FORMATS = (QWEN_XML, GLM_XML, GLM47_XML, MINIMAX_XML, DSML)
+FORMATS = (QWEN_XML, SEED_XML, GLM_XML, GLM47_XML, MINIMAX_XML, DSML)
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -46,6 +47,9 @@ WRITTEN = {
     QWEN_XML: "<tool_call>\n<function=weather>\n<parameter=city>\nNew\nYork <b>\n</parameter>\n"
     "<parameter=days>\n3\n</parameter>\n<parameter=parts>\n[\"a\", \"}\"]\n</parameter>\n</function>\n"
     "</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+    SEED_XML: "<seed:tool_call>\n<function=weather>\n<parameter=city>New\nYork <b></parameter>\n"
+    "<parameter=days>3</parameter>\n<parameter=parts>[\"a\", \"}\"]</parameter>\n</function>\n"
+    "</seed:tool_call>\n<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>",
     GLM_XML: "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>New\nYork <b></arg_value>\n"
     "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>parts</arg_key>\n"
     "<arg_value>[\"a\", \"}\"]</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",

@@ -46,6 +46,15 @@ QWEN_XML = XmlFormat(
     argument=re.compile(r"\s*<parameter=(?P<key>[^>]+)>"), value_close="</parameter>", done="</function>",
 )  # fmt: skip
 
+# Seed-OSS has elements of Qwen's in an own one, and values without line ends.
+SEED_XML = replace(
+    QWEN_XML, name="seed-xml", trigger="<seed:tool_call>", first="<seed:tool_call>\n",
+    between="\n</seed:tool_call>\n<seed:tool_call>\n", last="\n</seed:tool_call>",
+    head=re.compile(rf"<seed:tool_call>\s*<function={_NAME}>\s*(?=<parameter=|</function>)"),
+    tail=re.compile(r"\s*</function>\s*</seed:tool_call>"), end="</function></seed:tool_call>",
+    control=("</seed:tool_call>",), key_end=">", value_end="</parameter>\n",
+)  # fmt: skip
+
 GLM_XML = XmlFormat(
     "glm-xml", "<tool_call>",
     first="<tool_call>", call="", middle="\n", after="", between="</tool_call>\n<tool_call>",
@@ -106,6 +115,8 @@ def xml_format_of(template: str) -> XmlFormat | None:
         return MINIMAX_XML
     if "<arg_key>" in template:
         return GLM47_XML if "</arg_key><arg_value>" in template else GLM_XML
+    if "<seed:tool_call>" in template:
+        return SEED_XML
     return QWEN_XML if "<function=" in template and "<parameter=" in template else None
 
 
