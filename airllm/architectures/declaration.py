@@ -169,20 +169,22 @@ class Architecture:
     files have, besides those that all have. `keys`: fields of a `Key` that differ. `defaults`: of numbers
     that files omit; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`, `folder_names`:
     names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `scales_input`:
-    a router's weights multiply the input of experts, not what they add. `gated`: a dense feed-forward has a
-    gate. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do not store experts
-    one by one, or some do not: those have `stacked_names`; `gguf_stacks`: how GGUF files store them.
-    `folder_fused_up`: folders store a gate and an up as one matrix, but not q, k and v.
+    a router's weights multiply the input of experts, not what they add. `gated`: a feed-forward has a
+    gate, and so have experts. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do
+    not store experts one by one, or some do not: those have `stacked_names`; `gguf_stacks`: how GGUF files
+    store them. `folder_fused_up`: folders store a gate and an up as one matrix, but not q, k and v.
     `dense_and_experts`: layers with experts also have a dense feed-forward, with norms of its own.
     `sizes_by_window`: layers with a window have heads of another size, and the last layers may share keys and
     values. `latent`: attention is latent, see `latent.py`. `recurrent`: the kind of mixer that some layers
     have instead of attention, and `recurrent_layers`: which, by config.json; `recurrent_in_folders`,
     `recurrent_in_gguf`: what that mixer says of how files store it; `recurrent_multipliers`: its multipliers,
-    by config.json; `beside`: it is beside attention. `output_gate`: attention's result is gated by a second
+    by config.json; `beside`: it is beside attention. `halves`: what each layer is, if it is a mixer or a
+    feed-forward alone, by config.json. `output_gate`: attention's result is gated by a second
     half of each query. `layer_scale`: a layer's result is scaled by a weight. `refused`: flags of config.json
     that must not be set, and what is expected instead.
-    `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
-    type are of this architecture if config.json has the key, and it is not false. `renamed`: older keys of
+    `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, mark): folders of that
+    type are of this architecture if config.json has this key, and it is not false, or for which this function
+    is true. `renamed`: older keys of
     config.json -> those that are read. `folder_layers`: what folders call the list of layers.
     `line_pieces`: tokenizers of GGUF files are of the kind "gemma4" if their pieces are not letters.
     `stripped_names`: parts of general.name. In the GGUF files that contain one, white space after control
@@ -218,6 +220,7 @@ class Architecture:
     recurrent_in_gguf: tuple[str, ...] = ()
     recurrent_multipliers: Callable[..., tuple[float, ...]] | None = None
     beside: bool = False
+    halves: Callable[..., tuple[str, ...]] | None = None
     output_gate: bool = False
     layer_scale: bool = False
     numbers: tuple[str, ...] = ()
@@ -231,7 +234,7 @@ class Architecture:
     line_pieces: bool = False
     stripped_names: tuple[str, ...] = ()
     encoder: Encoder | None = None
-    marked_by: tuple[str, str] | None = None
+    marked_by: tuple[str, str | Callable[..., bool]] | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
     folder_layers: str = "layers"
     tiny: Mapping[str, Tiny] = field(default_factory=dict)

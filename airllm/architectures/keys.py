@@ -32,7 +32,8 @@ def inverse(value: float) -> float:
 class Key:
     """A number in files.
 
-    `gguf`: its key there, after the architecture's name. `folder`: its key in config.json, or several; if
+    `gguf`: its key there, after the architecture's name; `also`: another, which is read if that is missing;
+    both are written. `folder`: its key in config.json, or several; if
     none of them is present, messages name the last. "": such files do not have it. `check`: the method of
     `Values` that reads it. `default`: a value, or a function of the numbers read before, which may raise
     ValueError with what is expected; ... if a file must have it. `of_gguf`, `of_folder`: convert the file's
@@ -49,11 +50,13 @@ class Key:
     of_folder: Callable[[Any], Any] = identity
     null: bool = False
     implied: bool = False
+    also: str = ""
     moe: bool = False
     all: bool = True
 
     def read_gguf(self, values: Values, default: Any, found: Found) -> Any:
-        return self._read(values, self.gguf, self.of_gguf, default, found)
+        name = self.also if self.also and self.gguf not in values else self.gguf
+        return self._read(values, name, self.of_gguf, default, found)
 
     def read_folder(self, values: Values, default: Any, found: Found) -> Any:
         names = (self.folder,) if isinstance(self.folder, str) else self.folder
@@ -130,6 +133,9 @@ KEYS: dict[str, Key] = {
     "expert_feed_forward": _expert(
         "expert_feed_forward_length", "moe_intermediate_size", default=number_of("feed_forward")
     ),
+    "expert_latent": _expert(
+        "moe_latent_size", "moe_latent_size", _whole_or_0, default=0, implied=True, all=False
+    ),
     "normalize_experts": _expert("expert_weights_norm", "norm_topk_prob", Values.flag, default=True),
     "shared_experts": _expert("expert_shared_count", "n_shared_experts", default=0, all=False),
     "shared_expert": _expert(
@@ -181,7 +187,7 @@ def write_keys(architecture: Architecture, config: ModelConfig) -> Iterator[tupl
             continue
         if key.implied and _is_close(value, default(found) if callable(default) else default):
             continue
-        yield key.gguf, key.of_gguf(value)
+        yield from ((name, key.of_gguf(value)) for name in (key.gguf, key.also) if name)
 
 
 def _is_close(value: float, default: float | None) -> bool:

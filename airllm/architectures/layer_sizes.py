@@ -10,7 +10,7 @@ from typing import Any
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.keys import keys_of
 from airllm.architectures.latent import rotated_dim
-from airllm.architectures.model_config import LayerSizes, ModelConfig
+from airllm.architectures.model_config import FEED_FORWARD, MIXER, LayerSizes, ModelConfig
 from airllm.architectures.values import MOST_LAYERS, Values
 from airllm.architectures.windows import Windows
 
@@ -98,6 +98,19 @@ def gguf_lists(architecture: Architecture, values: Values) -> dict[str, list[int
     return {name: [each or max(*some, 1) for each in some] for name, some in found.items() if some}
 
 
+def gguf_halves(architecture: Architecture, values: Values, layers: int) -> tuple[str, ...]:
+    """What each layer is, if it is a mixer or a feed-forward alone: only the latter has a width."""
+    if not architecture.halves:
+        return ()
+    keys = dict(keys_of(architecture))
+    key, every = keys["feed_forward"].gguf, values.whole(keys["layers"].gguf, most=MOST_LAYERS)
+    widths = values.wholes(key, every, least=0)
+    if widths is None:
+        expected = "a list that has the width of each layer, 0 for one without a feed-forward"
+        raise values.error(key, f"has value {values.raw(key)}", expected)
+    return tuple(FEED_FORWARD if wide else MIXER for wide in widths[:layers])
+
+
 def gguf_near_dim(architecture: Architecture, values: Values, head_dim: int) -> int:
     """Values of a head in layers with a window."""
     return values.whole(_NEAR_DIM["gguf"], head_dim) if architecture.sizes_by_window else head_dim
@@ -139,5 +152,10 @@ def write_sizes(architecture: Architecture, config: ModelConfig) -> dict[str, An
     if architecture.sizes_by_window:
         near = next((config.sizes_of(i).head_dim for i, w in enumerate(config.windows) if w), config.head_dim)
         found |= {_NEAR_DIM["gguf"]: near, "attention.value_length_swa": near}
+    if config.halves:
+        every = range(config.layers)
+        mixed = [config.has_mixer(i) and not config.is_recurrent(i) for i in every]
+        found[keys["kv_heads"].gguf] = [config.kv_heads * each for each in mixed]
+        found[keys["feed_forward"].gguf] = [config.feed_forward * config.has_feed_forward(i) for i in every]
     shared = sum(source != layer for layer, source in enumerate(config.kv_layers))
     return found | ({_SHARED["gguf"]: shared} if architecture.sizes_by_window else {})

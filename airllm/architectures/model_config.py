@@ -16,6 +16,8 @@ from typing import Any
 
 from airllm.architectures.recurrent import Recurrent
 
+MIXER, FEED_FORWARD = "mixer", "feed_forward"  # the halves of a layer
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -126,7 +128,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """The feed-forward of one layer: a dense one of `width`, 0 for none; experts; or both."""
+    """The feed-forward of one layer: a dense one of `width`, 0 for none; experts; both; or neither."""
 
     width: int
     experts: bool
@@ -134,9 +136,9 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What one layer computes: how it mixes tokens, then what it computes of each."""
+    """What one layer computes: how it mixes tokens, None if it does not, then what it computes of each."""
 
-    mixer: Attention | Latent | Recurrent
+    mixer: Attention | Latent | Recurrent | None
     feed_forward: FeedForward
 
     @property
@@ -192,7 +194,8 @@ class ModelConfig:
     `sizes`: if they differ; `heads`, `kv_heads`, `head_dim` and `feed_forward` are then the largest.
     `kv_layers`: the layer whose keys and values each layer reads, if some share them. `recurrent`: the mixer
     of `recurrent_layers`, which have a state instead of keys and values; `beside`: both, and the results of
-    attention and of that mixer are added. `keys_as_values`: layers
+    attention and of that mixer are added. `halves`: what each layer is, only a MIXER or only a FEED_FORWARD,
+    with one norm before it; () if it is both. `keys_as_values`: layers
     whose values are their keys, before norm and rotation. `layer(i)` puts together what layer i computes.
 
     `windows`: how many of the last keys a query attends to, None for all; `chunked`: those of its chunk,
@@ -201,15 +204,17 @@ class ModelConfig:
     equal for text. `norm_offset`: added to stored norm weights. `fused`: q, k, v are one stored matrix, and
     so are gate and up. `pre_norms`, `post_norms`: norms before, after attention and feed-forward; `norm`: RMS
     norms, or "layer" norms; `norm_bias`: they add one. `parallel`: attention and feed-forward have the same
-    input, and x gets the sum of both. `gated`, `mlp_bias`: a dense feed-forward has a gate; its matrices have
-    biases. `qk_norm`: norms of q and k, by "head" or whole "row", or by head without a weight in "rotated"
-    layers; `late_qk_norm`: after their rotation. `value_norm`: of each head of v, without a weight.
-    `layer_scale`: a weight scales a layer's result. `layer_input`: values of what each layer adds to a token
-    by a second embedding and a projection. `residual_scale` multiplies what attention and feed-forward add;
-    `logit_scale` the logits. `normalize_experts`: the weights of the chosen experts are scaled to sum to one.
+    input, and x gets the sum of both. `gated`: a feed-forward has a gate, and so have experts;
+    `mlp_bias`: the matrices of a dense one have biases. `qk_norm`: norms of q and k, by "head" or whole
+    "row", or by head without a weight in "rotated" layers; `late_qk_norm`: after their rotation.
+    `value_norm`: of each head of v, without a weight. `layer_scale`: a weight scales a layer's result.
+    `layer_input`: values of what each layer adds to a token by a second embedding and a projection.
+    `residual_scale` multiplies what attention and feed-forward add; `logit_scale` the logits.
+    `normalize_experts`: the weights of the chosen experts are scaled to sum to one.
     `dense_and_experts`: layers with experts also have a dense feed-forward. Both have norms of their own, and
     so has the router; each expert has a scale. `shared_expert`: the width of an expert that every token uses,
     weighted by its own gate if `shared_gate`; `shared_experts`: how many a file says it is made of.
+    `expert_latent`: if not 0, the other experts get and make as many values, by a product before and after.
     `dense_layers`: the first layers, without experts; `moe_step`: of the others, every n-th has them.
     `expert_scores`: what makes scores of the router's logits, a softmax or "sigmoid". Experts are chosen by
     scores with a `selection_bias`, in the best `expert_groups_used` of `expert_groups`; a group is as good as
@@ -280,6 +285,7 @@ class ModelConfig:
     experts: int = 0
     experts_used: int = 0
     expert_feed_forward: int = 0
+    expert_latent: int = 0
     normalize_experts: bool = True
     dense_and_experts: bool = False
     shared_expert: int = 0
@@ -306,6 +312,7 @@ class ModelConfig:
     recurrent: Recurrent | None = None
     recurrent_layers: tuple[bool, ...] = ()
     beside: bool = False
+    halves: tuple[str, ...] = ()
     kv_rank: int = 0
     q_rank: int = 0
     value_dim: int = 0
@@ -341,8 +348,10 @@ class ModelConfig:
 
     def _layer(self, layer: int) -> LayerSpec:
         sizes, moe = self.sizes_of(layer), self.is_moe(layer)
-        dense = self.dense_and_experts or not moe
+        dense = self.has_feed_forward(layer) and (self.dense_and_experts or not moe)
         feed_forward = FeedForward(sizes.feed_forward if dense else 0, moe)
+        if not self.has_mixer(layer):
+            return LayerSpec(None, feed_forward)
         recurrent = self.recurrent if self.is_recurrent(layer) else None
         if recurrent and not self.beside:
             return LayerSpec(recurrent, feed_forward)
@@ -405,6 +414,14 @@ class ModelConfig:
     def norm_before_attention(self, layer: int) -> bool:
         """Whether this layer has a norm before attention."""
         return self.pre_norms and not (self.encoding and self.encoding.bare_first and layer == 0)
+
+    def has_mixer(self, layer: int) -> bool:
+        """Whether this layer mixes tokens."""
+        return not self.halves or self.halves[layer] == MIXER
+
+    def has_feed_forward(self, layer: int) -> bool:
+        """Whether this layer has a feed-forward, dense or of experts."""
+        return not self.halves or self.halves[layer] == FEED_FORWARD
 
     def is_recurrent(self, layer: int) -> bool:
         """Whether this layer has a state instead of keys and values."""

@@ -71,6 +71,7 @@ def folder_config(folder: Path) -> ModelConfig:
         or whole.flag("tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)),
         **folder_encoding(architecture, values),
         **folder_recurrent(architecture, values, layers),
+        halves=architecture.halves(values, layers) if architecture.halves else (),
         moe_layers=moe_layers,
         dense_and_experts=architecture.dense_and_experts and any(moe_layers),
     )
@@ -98,7 +99,7 @@ def _text_part(whole: Values) -> tuple[Architecture, Values]:
         values = whole.below("text_config") or whole
         kind = values.text("model_type", kind)
         kind = parts[0].model_types[0] if kind == whole.raw("model_type") else kind
-    marked = marked_architecture(kind, lambda key: values.raw(key) not in (None, False))
+    marked = marked_architecture(kind, values)
     if (found := marked or architecture_of_model_type(kind)) is None:
         raise values.error("model_type", f"has value {kind!r}", f"one of {', '.join(types_of_folders())}")
     return found, _rename(values, found.renamed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,8 +11,14 @@ from airllm.architectures.encodings import gguf_encoding
 from airllm.architectures.families import architecture_named, architecture_of_gguf, gguf_architectures
 from airllm.architectures.keys import KEYS, keys_of, write_keys
 from airllm.architectures.latent import gguf_scores, latent_fields, latent_keys
-from airllm.architectures.layer_sizes import gguf_lists, gguf_near_dim, gguf_sizes, write_sizes
-from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.layer_sizes import (
+    gguf_halves,
+    gguf_lists,
+    gguf_near_dim,
+    gguf_sizes,
+    write_sizes,
+)
+from airllm.architectures.model_config import FEED_FORWARD, ModelConfig
 from airllm.architectures.recurrent_keys import gguf_recurrent, recurrent_gguf_keys
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, nope_beside_windows, write_ropes
 from airllm.architectures.tensor_names import gguf_name
@@ -22,7 +28,8 @@ from airllm.files.weight_file import ModelFileError
 
 _EXTRA = "nextn_predict_layers"  # layers of block_count that guess further tokens; they are not used
 
-# Bias field -> the tensor in the first layer, with experts if any has, that shows whether there is a bias.
+# Bias field -> the tensor in the first layer, with experts if any has, that shows whether there is a bias; in
+# a layer, if some are mixers and others feed-forwards.
 _BIASES = {
     "qkv_bias": "attention.q_bias",
     "output_bias": "attention.output_bias",
@@ -63,22 +70,24 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     ropes = gguf_ropes(architecture, values, file.tensors, *dims, layers)
     windows = gguf_windows(architecture, values, layers)
     ropes |= nope_beside_windows(architecture, windows)
-    moe_layers = _layers_with_experts(found)
-    first = f"layers.{moe_layers.index(True) if any(moe_layers) else 0}."
-    found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
-    if architecture.latent:
-        found |= latent_fields(found, ropes["rope"]) | gguf_scores(values, found)
-        found["joined_kv"] = gguf_name(architecture, "layers.0.attention.kv_b") in file.tensors
+    halves = gguf_halves(architecture, values, layers)
+    moe_layers = _layers_with_experts(found, halves)
 
     def has(name: str) -> bool:
         return gguf_name(architecture, name) in file.tensors
 
+    shown = range(layers) if halves else (moe_layers.index(True) if any(moe_layers) else 0,)
+    found |= {name: any(has(f"layers.{i}.{of}") for i in shown) for name, of in _BIASES.items()}
+    if architecture.latent:
+        found |= latent_fields(found, ropes["rope"]) | gguf_scores(values, found)
+        found["joined_kv"] = has("layers.0.attention.kv_b")
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
         **_fixed(architecture, file, found),
         windows=windows,
-        tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
+        tied_embeddings=not has("output"),
+        halves=halves,
         moe_layers=moe_layers,
         dense_and_experts=architecture.dense_and_experts and bool(found.get("experts")),
         **gguf_encoding(architecture, file.tensors),
@@ -90,10 +99,12 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     )
 
 
-def _layers_with_experts(found: Mapping[str, Any]) -> tuple[bool, ...]:
+def _layers_with_experts(found: Mapping[str, Any], halves: Sequence[str]) -> tuple[bool, ...]:
     """Which layers have experts; () if none has."""
     if not found.get("experts"):
         return ()
+    if halves:
+        return tuple(half == FEED_FORWARD for half in halves)
     first, step = found["dense_layers"], found["moe_step"]
     return tuple(i >= first and (i + 1) % step == 0 for i in range(found["layers"]))
 

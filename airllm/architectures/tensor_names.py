@@ -105,6 +105,8 @@ _LAYER = {
     "experts.scales": ("ffn_down_exps.scale", "router.per_expert_scale"),
     "experts.router_bias": ("ffn_gate_inp.bias", "mlp.gate.bias"),
     "experts.selection_bias": ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+    "experts.latent_in": ("ffn_latent_down.weight", ""),
+    "experts.latent_out": ("ffn_latent_up.weight", ""),
     "experts.gate": ("ffn_gate_exps.weight", "mlp.experts.{expert}.gate_proj.weight"),
     "experts.up": ("ffn_up_exps.weight", "mlp.experts.{expert}.up_proj.weight"),
     "experts.down": ("ffn_down_exps.weight", "mlp.experts.{expert}.down_proj.weight"),
@@ -124,6 +126,7 @@ _LAYER = {
 _TOGETHER = ("gate", "up")  # may be one tensor
 # Prefix of the language model in a folder, alone or with a vision part -> prefix of its output.
 PREFIXES = {"model.": "", "": "", "language_model.model.": "language_model.", "model.language_model.": ""}
+PREFIXES |= {"backbone.": ""}  # of Nemotron-H
 PREFIXES |= {"bert.": "", "nomic_bert.": "", "roberta.": ""}  # of encoders with a head
 
 
@@ -137,7 +140,7 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
     latent = c.kv_rank > 0
     own = not latent and (not c.kv_layers or c.kv_layers[layer] == layer)  # keys and values
     own_values = own and not (c.keys_as_values and c.keys_as_values[layer])
-    dense = c.dense_and_experts or not moe
+    dense = c.layer(layer).feed_forward.width > 0
     fused, pre_norm = c.fused or c.fused_qkv, c.norm_before_attention(layer)
     fused_up = c.fused or c.fused_up
     shared = moe and c.shared_expert > 0
@@ -148,6 +151,7 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
         (c.post_norms and c.norm_bias, "post_norm_bias"),
     ]
     recurrent = " ".join(c.recurrent.weights(c.width)) if c.recurrent and c.is_recurrent(layer) else ""
+    expert = ("gate",) * c.gated + ("up", "down")
     parts: dict[str, list[tuple[bool, str]]] = {
         "attention": around
         if recurrent and not c.beside
@@ -188,19 +192,23 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (moe and c.router_bias, "router_bias"),
             (moe and c.selection_bias, "selection_bias"),
             (moe and c.dense_and_experts, "norm post_norm router_norm scales"),
-            *((moe, f"{i}.gate {i}.up {i}.down") for i in range(c.experts)),
+            (moe and c.expert_latent > 0, "latent_in latent_out"),
+            *((moe, " ".join(f"{i}.{part}" for part in expert)) for i in range(c.experts)),
             *((moe and c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in range(c.experts)),
         ],
         "shared_expert": [
             (shared and c.shared_gate, "router"),
-            (shared, "gate_up down" if c.fused_up else "gate up down"),
+            (shared, "gate_up down" if c.fused_up else " ".join(expert)),
         ],
         "input": [(c.layer_input > 0, "gate projection post_norm")],
         "": [(c.layer_scale, "scale"), (bool(recurrent), recurrent)],
     }
+    lacking = [] if c.has_mixer(layer) else ["attention"]
+    lacking += [] if c.has_feed_forward(layer) else ["feed_forward"]
     return [
         f"layers.{layer}.{part}.{name}".replace("..", ".")
         for part, some in parts.items()
+        if part not in lacking
         for there, names in some
         if there
         for name in names.split()
@@ -330,9 +338,9 @@ class NamedTensors:
 
     def _refuse_too_many_experts(self, layer: int) -> None:
         """Check the number of experts in the keys against the tensors, before a name is made for each."""
-        needed, there = 3 * self.config.experts, len(self.weights.names())
+        needed, there = (2 + self.config.gated) * self.config.experts, len(self.weights.names())
         if self._stacks:
-            self.tensor(f"layers.{layer}.experts.0.gate")  # checks the size of the stack
+            self.tensor(f"layers.{layer}.experts.0.down")  # checks the size of the stack
         elif needed > there:
             found = f"has {there} tensors"
             raise ModelFileError(self.weights.path, f"layer {layer}", found, f"{needed} of experts alone")

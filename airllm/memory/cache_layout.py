@@ -195,4 +195,4 @@ def row_items(width: int, dtype: str) -> int:
 def layer_values(config: ModelConfig, tokens: int) -> int:
     """The most values in a layer's keys and values of this many tokens."""
     each = (part.kv_heads * sum(count * width for count, width in part.widths()) for part in divide(config))
-    return tokens * max(each)
+    return tokens * max(each, default=0)

@@ -24,6 +24,8 @@ def why_layers_not_movable(config: ModelConfig) -> str:
     """Why the layers of a model stay in host memory; "" if they can be on a device."""
     if config.recurrent:
         return "devices have no kernels for recurrent states"
+    if config.halves:
+        return "devices have no layers that are a mixer or a feed-forward alone"
     return "devices have no kernels for latent attention" if config.kv_rank else ""
 
 

@@ -89,13 +89,11 @@ class Experts:
         return list(self._found.items())
 
     def _expert(self, number: int) -> dict[str, Stored]:
-        wide, narrow = self.config.expert_feed_forward, self.config.width
-        shapes: dict[str, tuple[int, ...]] = {
-            "gate": (wide, narrow),
-            "up": (wide, narrow),
-            "down": (narrow, wide),
-        }
-        if self.config.expert_bias:
+        c = self.config
+        wide, narrow = c.expert_feed_forward, c.expert_latent or c.width
+        shapes: dict[str, tuple[int, ...]] = {"gate": (wide, narrow)} if c.gated else {}
+        shapes |= {"up": (wide, narrow), "down": (narrow, wide)}
+        if c.expert_bias:
             shapes |= {f"{part}_bias": shape[:1] for part, shape in shapes.items()}
         name = f"layers.{self.layer}.experts.{number}"
         found = {part: check_tensor(self.tensors, f"{name}.{part}", shape) for part, shape in shapes.items()}
@@ -184,6 +182,8 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
         "input.post_norm": (c.width,),
         "scale": (1,),
         "experts.router": (c.experts, c.width),
+        "experts.latent_in": (c.expert_latent, c.width),
+        "experts.latent_out": (c.width, c.expert_latent),
         "experts.router_bias": (c.experts,),
         "experts.selection_bias": (c.experts,),
         "shared_expert.router": (1, c.width),

@@ -42,7 +42,8 @@ class WeightUnits:
     def expert(self, layer: int, number: int) -> list[Piece]:
         """The pieces of an expert's matrices."""
         of = {id(file.map): file for file in self.files}
-        return merge(_piece(of, self.tensors.span(name)) for name in _expert_names(layer, number))
+        names = _expert_names(layer, number, self.tensors.config.gated)
+        return merge(_piece(of, self.tensors.span(name)) for name in names)
 
     def check(self) -> None:
         """Raise ModelFileError if a file was truncated: reading beyond its end would end the process."""
@@ -75,7 +76,7 @@ def divide_weights(tensors: NamedTensors) -> WeightUnits:
     span = tensors.span("token_embedding" if c.tied_embeddings else "output")
     rows = _rows_of_parts(c.vocabulary, span.nbytes, max(map(resident_bytes, layers)))
     experts = [(i, number) for i in range(c.layers) if c.is_moe(i) for number in range(c.experts)]
-    each = [pieces(_expert_names(*expert)) for expert in experts]
+    each = [pieces(_expert_names(*expert, c.gated)) for expert in experts]
     names = [name for layer in range(c.layers) for name in layer_names(c, layer)]
     largest = max(prod(tensors.tensor(name).shape) for name in names)
     return WeightUnits(
@@ -91,9 +92,10 @@ def divide_weights(tensors: NamedTensors) -> WeightUnits:
     )
 
 
-def _expert_names(layer: int, number: int) -> list[str]:
+def _expert_names(layer: int, number: int, gated: bool) -> list[str]:
     """Names of an expert's matrices. Its vectors are copied when the model is opened."""
-    return [f"layers.{layer}.experts.{number}.{part}" for part in ("gate", "up", "down")]
+    parts = ("gate",) * gated + ("up", "down")
+    return [f"layers.{layer}.experts.{number}.{part}" for part in parts]
 
 
 def _rows_of_parts(rows: int, nbytes: int, most: int) -> list[int]:

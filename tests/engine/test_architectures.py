@@ -44,6 +44,7 @@ OTHERS: dict[str, Any] = {  # another value of each field that is a trait
     "kv_rank": 64, "q_rank": 32, "value_dim": 64,
     "value_norm": True, "layer_scale": True, "layer_input": 8, "dense_and_experts": True,
     "keys_as_values": (False, True),
+    "halves": ("mixer", "feed_forward"), "expert_latent": 8,
     "router_bias": True, "expert_bias": True, "swiglu_alpha": 2.0, "swiglu_limit": 1.0,
 }  # fmt: skip
 

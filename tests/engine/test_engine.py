@@ -50,7 +50,7 @@ PIECES = (
 )  # where those begin in which a text goes through the layers
 NOT_NATIVE = {
     "recurrent=mamba2", "recurrent.norm", "recurrent.norm_first", "recurrent.multipliers", "recurrent.joined",
-    "beside", "attended_scale", "gate_scale", "down_scale",
+    "beside", "attended_scale", "gate_scale", "down_scale", "halves", "activation=relu2", "expert_latent",
 }  # fmt: skip
 WIDE_HEADS = ("llama_linear", "qwen3", "smollm2", "deepseek_v3")  # heads of whole blocks of 32
 TEXTS = tiny_models.texts()

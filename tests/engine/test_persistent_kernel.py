@@ -53,7 +53,7 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
 
 
 # No native layers have Mamba-2; those of Qwen 3-Next do not have how its folders store two matrices as one.
-MAMBA = ("falcon_h1", "falcon_h1_norm", "granite_hybrid", "granite_hybrid_moe")
+MAMBA = tuple(name for name in FOLDERS if name.startswith(("falcon_h1", "granite_hybrid", "nemotron_h")))
 OP_BY_OP = (*MAMBA, "qwen3_next")
 
 

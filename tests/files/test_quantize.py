@@ -244,7 +244,7 @@ def test_a_folder_becomes_a_file_with_the_same_logits(tmp_path, name):
             assert np.abs(found - logits).max() < 2e-4 * np.ptp(logits)
 
 
-@pytest.mark.parametrize("name", ("lfm2", "qwen3_5", "granite_hybrid"))
+@pytest.mark.parametrize("name", ("lfm2", "qwen3_5", "granite_hybrid", "nemotron_h"))
 def test_what_recurrent_layers_multiply_with_stays_float32(tmp_path, name):
     source = tiny_gguf.write_gguf(name, tmp_path / "model.gguf")
     quantize(source, target := tmp_path / "small.gguf", "q8_0")

@@ -392,7 +392,7 @@ def test_a_file_whose_making_was_cut_off_is_made_again(tmp_path):
 
 
 @linux
-@pytest.mark.parametrize("name", ("mixtral", "qwen3_moe_some"))
+@pytest.mark.parametrize("name", ("mixtral", "qwen3_moe_some", "nemotron_h_moe"))
 def test_only_the_experts_that_a_token_uses_are_read_and_they_are_let_go(name, monkeypatch):
     options = {"backend": "python", "compute": "float32", "cache_dtype": "f32", "context": 64}
     prompt = tiny_models.texts()[0][:20]

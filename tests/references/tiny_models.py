@@ -84,7 +84,7 @@ def _empty(config: Any) -> Any:
 def weight(name: str, shape: tuple[int, ...], less_one: bool) -> np.ndarray:
     """Random numbers of 8 bits, of a size that keeps hidden states near 1 and scores of attention apart."""
     bits = tiny_models.random_bits(name, int(np.prod(shape))).view(np.int8).reshape(shape)
-    if re.search(r"norm(_\d)?\.weight$|[._]scale$|\.layer_scalar$", name):
+    if re.search(r"norm(_\w)?\.weight$|[._]scale$|\.layer_scalar$", name):
         return (bits // 4).astype(np.float32) / 128 + (0 if less_one else 1)
     if name.endswith("bias"):
         return bits.astype(np.float32) / 128
@@ -95,6 +95,7 @@ def weight(name: str, shape: tuple[int, ...], less_one: bool) -> np.ndarray:
         "kv_b_proj",
         "qkv_proj",
         "mlp.gate.weight",
+        "mixer.gate.weight",
         "router.proj",
         "embed",
     )

@@ -14,6 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from airllm.formats import FORMATS
+from tests.support import tiny_nemotron_h
 from tests.support.stored import scales, with_scales
 from tests.support.tiny_models import (
     K_CONFIG,
@@ -76,7 +77,10 @@ _KINDS = {"float": lambda *_: Kind.F32, "blocks": block_kind, "mxfp4": _kind_of_
 
 def architecture_of(config: dict[str, Any]) -> str:
     """general.architecture of the folder's GGUF file."""
-    return _ARCHITECTURES[_text_part(config)["model_type"]]
+    kind = _text_part(config)["model_type"]
+    if kind == tiny_nemotron_h.KIND and tiny_nemotron_h.has_experts(config):
+        return "nemotron_h_moe"
+    return _ARCHITECTURES[kind]
 
 
 def gguf_name(config: dict[str, Any], name: str) -> str:
@@ -85,10 +89,11 @@ def gguf_name(config: dict[str, Any], name: str) -> str:
     kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
     names = gguf.get_tensor_name_map(kind, _text_part(config)["num_hidden_layers"])
     plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
+    plain = tiny_nemotron_h.like_other_names(plain)
     plain = plain.replace("e_score_correction_bias", "e_score_correction.bias")
     plain = re.sub(r"(\.sinks|layer_scalar|experts\.\w+_proj)$", r"\1.weight", plain)
     plain = re.sub(r"(\.expert_bias)$", r"\1.bias", plain).replace(".dt_bias", ".dt_proj.bias")
-    if plain.endswith(("A_log", ".mamba.D")):
+    if plain.endswith(("A_log", ".mamba.D", ".mixer.D")):
         return names.get_name(plain)
     if match := _OF_GRANITE.search(plain):
         shared = "_shexp" if config["num_local_experts"] else ""
@@ -115,7 +120,7 @@ _ARCHITECTURES = {
     "llama4_text": "llama4", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "glm4_moe_lite": "deepseek2", "mistral4": "mistral4", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "qwen3_next": "qwen3next", "qwen3_5": "qwen35", "qwen3_5_moe_text": "qwen35moe",
-    "granitemoehybrid": "granitehybrid", "falcon_h1": "falcon-h1",
+    "granitemoehybrid": "granitehybrid", "falcon_h1": "falcon-h1", "nemotron_h": "nemotron_h",
 }  # fmt: skip
 _NEIGHBOURS = (
     "llama",
@@ -138,6 +143,8 @@ _IMAGES = ("visual.", "model.visual.", "vision_tower.", "multi_modal_projector."
 def _text_part(config: dict[str, Any]) -> dict[str, Any]:
     text = config.get("text_config", {})
     kind = text["model_type"] if text.get("model_type") == "mistral4" else config["model_type"]
+    if kind == tiny_nemotron_h.KIND:
+        return tiny_nemotron_h.like_others(config)
     return {**config, **text, "model_type": kind}
 
 
@@ -249,7 +256,7 @@ def in_llama_cpp(config: dict[str, Any], name: str, values: np.ndarray) -> np.nd
         return values.squeeze(1)
     if "linear_attn." in name:
         return _of_delta_rule(config, name, values)
-    if ".mamba." in name:
+    if ".mamba." in name or ".mixer." in name:
         return _of_mamba(config, name, values)
     if config["model_type"] in NORMS_LESS_ONE and name.endswith("norm.weight"):
         return values + 1
@@ -345,13 +352,18 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
         writer.add_feed_forward_length(config["intermediate_size"])
         writer.add_head_count_kv(config["num_key_value_heads"])
         _write_mamba(writer, config)
+    elif kind == tiny_nemotron_h.KIND:
+        tiny_nemotron_h.write_config(writer, config)
+        _write_mamba(writer, config)
     elif kind == "granitemoehybrid":
         _write_granite_hybrid(writer, config)
     else:
         writer.add_feed_forward_length(config.get("intermediate_size_mlp", config["intermediate_size"]))
         writer.add_head_count_kv(config["num_key_value_heads"])
     layer_norm = config.get("layer_norm_eps", config.get("norm_epsilon"))
-    if layer_norm:
+    if kind == tiny_nemotron_h.KIND:
+        pass  # it has both
+    elif layer_norm:
         writer.add_layer_norm_eps(layer_norm)
     else:
         writer.add_layer_norm_rms_eps(config.get("norm_eps", config["rms_norm_eps"]))

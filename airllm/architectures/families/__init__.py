@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 
 from airllm.architectures.declaration import Architecture
+from airllm.architectures.values import Values
 
 
 @cache
@@ -38,10 +39,14 @@ def architecture_of_model_type(name: str) -> Architecture | None:
     return next((each for each in all_architectures() if name in each.model_types), None)
 
 
-def marked_architecture(name: str, is_set: Callable[[str], bool]) -> Architecture | None:
+def marked_architecture(name: str, values: Values) -> Architecture | None:
     """The architecture of the folders of this model_type whose config.json has its mark."""
     marked = ((each, each.marked_by) for each in all_architectures() if each.marked_by)
-    return next((each for each, mark in marked if mark[0] == name and is_set(mark[1])), None)
+    return next((each for each, mark in marked if mark[0] == name and _is_marked(values, mark[1])), None)
+
+
+def _is_marked(values: Values, mark: str | Callable[..., bool]) -> bool:
+    return values.raw(mark) not in (None, False) if isinstance(mark, str) else mark(values)
 
 
 def strips_after_control(name: str) -> bool:

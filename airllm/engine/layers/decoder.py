@@ -41,6 +41,8 @@ def decoder_layer(
     the model has them, are what `layer_inputs.py` found for this layer.
     """
     c = layer.config
+    if c.halves:
+        return _half_a_layer(ops, x, layer, angles, rows)
     normed = normalize(ops, x, layer["attention.norm"], c) if c.pre_norms else x
     change = _finish_half(ops, mix_tokens(ops, normed, layer, angles, rows), layer, "attention")
     if c.parallel:
@@ -53,7 +55,7 @@ def decoder_layer(
     if layer.experts and layer.spec.feed_forward.width:
         change = dense_and_experts(ops, x, normed, layer)
     else:
-        change = mix_experts(ops, normed, layer) if layer.experts else feed_forward(ops, normed, layer)
+        change = experts_or_dense(ops, normed, layer)
     change = _finish_half(ops, change, layer, "feed_forward")
     x = np.add(x, change, out=change)  # allocating the result would cost more than the sum
     if inputs is not None:
@@ -61,6 +63,20 @@ def decoder_layer(
     if c.layer_scale:
         x *= layer["scale"]
     return x
+
+
+def _half_a_layer(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
+) -> np.ndarray:
+    """A layer that is a mixer alone, or a feed-forward alone."""
+    half = "attention" if layer.spec.mixer else "feed_forward"
+    normed = normalize(ops, x, layer[f"{half}.norm"], layer.config)
+    if layer.spec.mixer:
+        change = mix_tokens(ops, normed, layer, angles, rows)
+    else:
+        change = experts_or_dense(ops, normed, layer)
+    change = _finish_half(ops, change, layer, half)
+    return np.add(x, change, out=change)
 
 
 def decoder_layers(
@@ -254,6 +270,11 @@ def unpacks_cache(ops: Any, dtype: str) -> bool:
     return dtype == "q8_0" and ops.extension("cached_attention") is None
 
 
+def experts_or_dense(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
+    """The layer's experts, or its dense feed-forward if it has none."""
+    return mix_experts(ops, x, layer) if layer.experts else feed_forward(ops, x, layer)
+
+
 def feed_forward(ops: Any, x: np.ndarray, layer: Layer, part: str = "feed_forward") -> np.ndarray:
     """The layer's feed-forward, or its shared expert if `part` is "shared_expert"."""
     parts = (f"{name}{kind}" for name in ("gate", "up", "down") for kind in ("", "_bias"))
@@ -278,6 +299,8 @@ def mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) 
 
 
 def _activate_alone(ops: Any, x: np.ndarray, c: ModelConfig) -> np.ndarray:
+    if c.activation == "relu2":
+        return np.square(np.maximum(x, 0))
     return ops.silu(x) if c.activation == "silu" else ops.gelu(x, _GELU[c.activation])
 
 
@@ -312,9 +335,21 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer, of_router: np.ndarray | N
     assert layer.experts
     if on_device := ops.extension("device_experts"):
         return _mix_on_device(ops, on_device, x, layer, x if of_router is None else of_router)
-    chosen, weights = _route(ops, x if of_router is None else of_router, layer)
+    routed = _route(ops, x if of_router is None else of_router, layer)
     total = _shared_expert(ops, x, layer) if c.shared_expert else np.zeros_like(x)
-    experts = ops_of_experts(ops)
+    if not c.expert_latent:
+        return _add_experts(ops, total, x, layer, *routed)
+    latent = ops.linear(x, layer["experts.latent_in"])
+    found = _add_experts(ops, np.zeros_like(latent), latent, layer, *routed)
+    return np.add(total, ops.linear(found, layer["experts.latent_out"]), out=total)
+
+
+def _add_experts(
+    ops: Any, total: np.ndarray, x: np.ndarray, layer: Layer, chosen: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """`total` plus the results of the `chosen` experts of each row (rows, experts_used), by their weights."""
+    c, experts = layer.config, ops_of_experts(ops)
+    assert layer.experts
     used = np.unique(chosen).tolist()
     layer.experts.expect(layer.index, used)
     for number in used:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Latent, ModelConfig
+from airllm.architectures.model_config import Attention, Latent, ModelConfig
 from airllm.architectures.recurrent import DeltaRule, Recurrent
 from airllm.engine.layers.decoder import Angles, Rows
 from airllm.files.weight_file import Stored
@@ -367,7 +367,7 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
 def _temperature(c: ModelConfig, layer: int) -> tuple[float, int, int] | None:
     """Scale, length and offset of the temperature of a layer that has one."""
     mixer = c.layer(layer).mixer
-    of = None if isinstance(mixer, Recurrent) else mixer.temperature
+    of = mixer.temperature if isinstance(mixer, (Attention, Latent)) else None
     return (of.scale, of.length, of.offset) if of else None
 
 

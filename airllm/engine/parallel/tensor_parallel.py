@@ -51,6 +51,9 @@ class Shard:
         if whole.recurrent:
             found = "keeps a recurrent state, which cannot be divided"
             raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
+        if whole.halves:
+            found = "has layers that are a mixer or a feed-forward alone, which are not divided"
+            raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
         if not _is_divisible(whole, size):
             would_do = ", ".join(str(n) for n in range(1, whole.heads + 1) if _is_divisible(whole, n))
             found = f"{whole.heads} heads, {whole.kv_heads} key-value heads and {_widths(whole)} wide"
