@@ -25,13 +25,16 @@ from airllm.text.tools.formats import (
     LLAMA,
     MISTRAL_ARGS,
     MISTRAL_LIST,
+    NEMOTRON,
     format_of,
 )
 from airllm.text.tools.reader import ToolCallReader
 from tests.support import speaking_model
 from tests.support.random_texts import allowed, generate
 
-FORMATS = (HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE, HUNYUAN)
+FORMATS = (
+    HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE, HUNYUAN, NEMOTRON,
+)  # fmt: skip
 THINK = ReasoningTags("<think>", "</think>")
 ARGUMENTS = ('{"city": "Rome"}', "{}", '{"a": {"b": "}\\"]{"}, "c": "\\\\"}', '{"x": "</tool_call>"}')
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}, "required": ["city"],
@@ -49,6 +52,7 @@ TEMPLATES = {
     KIMI: "{% if tools %}{{ tools | tojson }}<|tool_calls_section_begin|>{% endif %}" + TURNS,
     COHERE: "{% if tools %}{{ tools | tojson }}<|START_ACTION|>{% endif %}" + TURNS,
     HUNYUAN: "{% if tools %}{{ tools | tojson }}<tool_calls>[{}]</tool_calls>{% endif %}" + TURNS,
+    NEMOTRON: "{% if tools %}{{ tools | tojson }}<TOOLCALL>[{}]</TOOLCALL>{% endif %}" + TURNS,
     LLAMA: '{% if tools %}{{ tools | tojson }}{"name": x, "parameters": y}<|eot_id|>{% endif %}' + TURNS,
 }
 
@@ -94,6 +98,7 @@ def test_calls_that_a_format_writes_are_read(format):
         (MISTRAL_LIST, '[TOOL_CALLS] [{"name": "f", "arguments": {"a":1}, "id": "abc123def"}]'),
         (MISTRAL_ARGS, '[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{"a":1}'),
         (HUNYUAN, '<tool_calls>\n[{"name":"f","arguments":{"a":1}}]\n</tool_calls>'),
+        (NEMOTRON, '<TOOLCALL>[ {"name": "f", "arguments": {"a":1}}\n]</TOOLCALL>\n'),
         (LLAMA, '<|python_tag|>{"name": "f", "parameters": {"a":1}}'),
         (LLAMA, '\n{"name": "f", "arguments": {"a":1}}'),
         (COHERE, '<|START_ACTION|>[{"tool_name":"f","parameters":{"a":1}}]<|END_ACTION|>'),
@@ -302,29 +307,6 @@ def test_the_template_gets_the_tools_and_the_arguments_as_objects(answers):
     prompt = answers(template).plan(history, tools=TOOLS).prompt
     assert '"name": "weather"' in prompt and '"description": ""' in prompt
     assert prompt.endswith('user:How are you?;assistant:{"a": [1]};tool:5;')
-
-
-def test_calls_of_hunyuan_are_rendered_by_its_template_and_read_again(answers):
-    """Its template says the form in words and writes the calls of a conversation piece by piece."""
-    template = (
-        "{% if tools %}Call as <tool_calls>[{...}]</tool_calls>: {{ tools | tojson }}{% endif %}"
-        "{% for m in messages %}{% set content = m['content'] if 'content' in m else '' %}"
-        "{% if m['role'] == 'tool' %}<tool_response>{{ content }}</tool_response>"
-        "{% elif 'tool_calls' in m %}{% set ns = namespace(calls='[') %}{% for c in m['tool_calls'] %}"
-        "{% set ns.calls = ns.calls + '{\"name\": \"' + c['function']['name'] + '\", \"arguments\": '"
-        " + c['function']['arguments'] | tojson + '}' + (']' if loop.last else ', ') %}{% endfor %}"
-        "{{ content + '<tool_calls>' + ns.calls + '</tool_calls>' }}{% else %}{{ content }}{% endif %};"
-        "{% endfor %}"
-    )
-    calls = [("weather", '{"city": "Rome"}'), ("now", "{}")]
-    made = [{"function": {"name": name, "arguments": text}} for name, text in calls]
-    told = [{"role": "assistant", "content": "", "tool_calls": made}, {"role": "tool", "content": "5"}]
-    found = answers(template)
-    assert found.tool_format is HUNYUAN
-    prompt = found.plan([*QUESTION, *told], tools=TOOLS).prompt
-    assert prompt.endswith(f"How are you?;{HUNYUAN.write(calls)};<tool_response>5</tool_response>;")
-    text = prompt.split(";")[1]
-    assert read_in_pieces(AnswerReader(None, ToolCallReader(HUNYUAN)), [*text]) == ("", "", calls)
 
 
 def test_a_call_in_the_history_that_was_cut_off_is_no_error(answers):

@@ -143,13 +143,20 @@ KIMI = ToolFormat(
 )  # fmt: skip
 
 
-HUNYUAN = ToolFormat(
-    "hunyuan", "<tool_calls>",
-    first="<tool_calls>[", call='{"name": "', middle='", "arguments": ', after="}", between=", ",
-    last="]</tool_calls>",
-    head=re.compile(r"<tool_calls>\s*\[" + _JSON_HEAD), next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
-    tail=re.compile(_JSON_TAIL + r"\s*\]\s*</tool_calls>"), end="}]</tool_calls>",
-)  # fmt: skip
+def _list_in(name: str, element: str) -> ToolFormat:
+    """All calls as one JSON list in an element of this name."""
+    begin, end = f"<{element}>", f"</{element}>"
+    return ToolFormat(
+        name, begin,
+        first=f"{begin}[", call='{"name": "', middle='", "arguments": ', after="}", between=", ",
+        last=f"]{end}",
+        head=re.compile(rf"{begin}\s*\[{_JSON_HEAD}"), next=re.compile(rf"{_JSON_TAIL}\s*,{_JSON_HEAD}"),
+        tail=re.compile(rf"{_JSON_TAIL}\s*\]\s*{end}"), end=f"}}]{end}",
+    )  # fmt: skip
+
+
+HUNYUAN = _list_in("hunyuan", "tool_calls")
+NEMOTRON = _list_in("nemotron", "TOOLCALL")  # Nemotron Nano; version 3 has Qwen's XML
 
 
 _COHERE_HEAD = (
@@ -179,8 +186,9 @@ def format_of(template: str) -> ToolFormat | None:
         return DEEPSEEK_FENCED if "```json" in template else DEEPSEEK
     if "<function=" in template or "<arg_key>" in template:  # calls as XML
         return None
-    if HUNYUAN.first in template:
-        return HUNYUAN
+    for each in (HUNYUAN, NEMOTRON):
+        if each.first in template:
+            return each
     if "<tool_call>" in template:
         return HERMES
     if "[TOOL_CALLS]" in template:
