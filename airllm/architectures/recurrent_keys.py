@@ -37,8 +37,9 @@ _OF_ALL: Mapping[type[Recurrent], Mapping[str, str]] = {
     DeltaRule: {"value_dim": "value_heads"},
     Mamba2: {"head_dim": "heads"},
 }
-# Flags: (keys in config.json, the default, our name of the tensor that GGUF files have if it is set).
+# Flags: (keys in config.json, if any, the default, our name of the tensor that GGUF files have if it is set).
 _FLAGS: Mapping[type[Recurrent], Mapping[str, tuple[tuple[str, ...], bool, str]]] = {
+    DeltaRule: {"joined": ((), False, "delta.qkvz")},  # in the first GGUF files of Qwen3-Next
     Mamba2: {
         "filter_bias": (("mamba_conv_bias", "use_conv_bias"), True, "mamba.filter_bias"),
         "norm": (("mamba_rms_norm",), True, "mamba.scale"),
@@ -63,6 +64,7 @@ def folder_recurrent(architecture: Architecture, values: Values, layers: int) ->
     flags: dict[str, Any] = {
         name: values.flag(_present(values, keys), default)
         for name, (keys, default, _) in _FLAGS.get(kind, {}).items()
+        if keys
     }
     if (limit := values.get(_STEPS, (list,), "two numbers", None)) not in (None, *_NO_LIMITS):
         raise values.error(_STEPS, f"has value {limit}", "0 and Infinity: steps without a limit")

@@ -9,6 +9,7 @@ import pytest
 from airllm.convert.mixes import TARGETS
 from airllm.layer_engine import LayerWiseInferenceEngine
 from benchmarks import synthetic_models
+from benchmarks.hybrid_models import Convolutions, DeltaRules
 from benchmarks.synthetic_families import DeepSeek, Gemma4, GptOss
 from benchmarks.synthetic_models import SHAPES, Shape, write_model
 from tests.support import tiny_gguf, tiny_models
@@ -29,7 +30,17 @@ GEMMA4 = replace(
     tied=True,
     family=Gemma4(head_dim=64, full_head_dim=128, window=8, full_every=3, sharing=3, layer_input=32),
 )
-TENSORS_OF_LAYERS = {"deepseek2": 11 + 15, "gpt-oss": 2 * 19, "gemma4": 6 * 17 + 4}
+LFM2 = replace(SMALL, family=Convolutions(attention=(1,), head_dim=64))
+QWEN35 = replace(
+    SMALL, family=DeltaRules(head_dim=64, rotated=64, key_heads=2, value_heads=4, dim=64, interval=2)
+)
+TENSORS_OF_LAYERS = {
+    "deepseek2": 11 + 15,
+    "gpt-oss": 2 * 19,
+    "gemma4": 6 * 17 + 4,
+    "lfm2": 8 + 11,
+    "qwen35": 14 + 11,
+}
 
 
 @pytest.mark.parametrize(
@@ -39,6 +50,8 @@ TENSORS_OF_LAYERS = {"deepseek2": 11 + 15, "gpt-oss": 2 * 19, "gemma4": 6 * 17 +
         (DEEPSEEK, "q4_k_m"),
         (GPT_OSS, "mxfp4_moe"),
         (GEMMA4, "q4_0"),
+        (LFM2, "q8_0"),
+        (QWEN35, "q4_k_m"),
         (replace(SMALL, tied=True), "q8_0"),
         *((SMALL, name) for name in TARGETS),
     ],
@@ -51,7 +64,7 @@ def test_weights_are_valid_and_of_the_size_that_keeps_activations(tmp_path, shap
     for name, tensor in tensors.items():
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         if values.ndim == 1:
-            assert np.all(values == 1)
+            assert np.all(values == (-1 if name.endswith("ssm_a") else 1))
         else:
             expected = values.shape[-1] ** -0.5
             assert abs(values.std() / expected - 1) < 0.1 and abs(values.mean()) < 0.1 * expected, name

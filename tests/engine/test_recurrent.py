@@ -159,6 +159,18 @@ def test_experts_may_be_stacks(tmp_path):
             assert np.abs(found - wanted).max() < 2e-4 * np.ptp(wanted)
 
 
+@pytest.mark.parametrize("stored", ("float", "blocks"))
+def test_the_first_files_of_qwen3_next_have_its_inputs_as_one_matrix(stored, tmp_path):
+    """In the order of folders: queries, keys, values and gates of each key head."""
+    path = tiny_gguf.write_gguf("qwen3_next", tmp_path / "first.gguf", stored, joined=True)
+    text, wanted = texts()[1], reference("qwen3_next", stored)[1]
+    with open_engine(path, compute="float32") as engine:
+        assert engine.config.recurrent.joined
+        found = engine.forward(text[:20], cache := engine.new_cache(), all_positions=True)
+        steps = [engine.forward([token], cache) for token in text[20:]]
+    assert np.abs(np.concatenate([found, steps]) - wanted).max() < 2e-4 * np.ptp(wanted)
+
+
 def test_drafts_are_refused(path):
     message = "needs models with attention alone, but [\\w-]+ keeps a recurrent state"
     with pytest.raises(ValueError, match=f"^speculative {message}"):

@@ -34,7 +34,7 @@ def write_gguf(
 ) -> Path:
     """A folder as a GGUF file. Matrices are in float32; if `stored` is "blocks" they are in several block
     formats; if it is "mxfp4" all experts are. `decoded`: the values of those blocks, in float32. `joined`:
-    as older converters wrote latent attention. `split`: options of GGUFWriter that split it into parts, which
+    as older converters wrote latent attention and the inputs of Qwen3-Next's delta rule. `split`: options of GGUFWriter that split it into parts, which
     have names of their own.
     """
     if name == K_MODEL:
@@ -214,7 +214,7 @@ def _converted(
 ) -> Iterator[tuple[str, np.ndarray]]:
     config = _text_part(config)
     for name, values in _stacked(tensors if joined else apart(config, tensors)).items():
-        if name.endswith("in_proj_qkvz.weight"):
+        if name.endswith("in_proj_qkvz.weight") and not joined:
             yield from _split_inputs(config, gguf_name(config, name), values)
         elif is_text(name):
             yield gguf_name(config, name), in_llama_cpp(config, name, values)

@@ -27,6 +27,11 @@ _NAMES = {
 }
 
 
+def _is_listed(values: Values) -> bool:
+    """Whether the kinds of layers are listed. GGUF files have other keys instead."""
+    return _LISTED in values or _PATTERN in values
+
+
 def _kinds(values: Values) -> str:
     """The letter of each layer."""
     listed = values.get(_LISTED, (list,), expected := f"some of {', '.join(_NAMES)}", None)
@@ -42,9 +47,8 @@ def _kinds(values: Values) -> str:
 
 
 def _layers(values: Values, key: str, default: Any) -> Any:
-    """As many as are listed. GGUF files have a number."""
-    listed = _LISTED in values or _PATTERN in values
-    return len(_kinds(values)) if listed else values.whole(key, default, MOST_LAYERS)
+    """As many as are listed."""
+    return len(_kinds(values)) if _is_listed(values) else values.whole(key, default, MOST_LAYERS)
 
 
 def _are(kind: str, values: Values, layers: int) -> tuple[bool, ...]:
@@ -67,8 +71,8 @@ def _has_experts(values: Values) -> bool:
 
 def _width(values: Values, key: str, default: Any) -> Any:
     """Of dense layers. If there are none, it is that of an expert, as in GGUF files."""
-    of_experts = _LISTED in values or _PATTERN in values
-    return values.whole(key if not of_experts or _DENSE in _kinds(values) else "moe_intermediate_size")
+    of_experts = _is_listed(values) and _DENSE not in _kinds(values)
+    return values.whole("moe_intermediate_size" if of_experts else key)
 
 
 _NO_BIAS = dict.fromkeys(("attention_bias", "use_bias", "mamba_proj_bias"), "false: products without biases")
