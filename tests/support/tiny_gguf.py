@@ -34,8 +34,8 @@ def write_gguf(
 ) -> Path:
     """A folder as a GGUF file. Matrices are in float32; if `stored` is "blocks" they are in several block
     formats; if it is "mxfp4" all experts are. `decoded`: the values of those blocks, in float32. `joined`:
-    as older converters wrote latent attention and the inputs of Qwen3-Next's delta rule. `split`: options of GGUFWriter that split it into parts, which
-    have names of their own.
+    as older converters wrote latent attention and the inputs of Qwen3-Next's delta rule. `split`: options of
+    GGUFWriter that split it into parts, which have names of their own.
     """
     if name == K_MODEL:
         return write_k_model(path)

@@ -16,7 +16,7 @@ from airllm.architectures.values import MOST_LAYERS, Values
 _TYPE = "nemotron_h"
 _PATTERN, _LISTED = "hybrid_override_pattern", "layers_block_type"
 # The kinds of layers: the letters of a pattern, and their newer and older names in a list.
-_MAMBA, _ATTENTION, _DENSE, _EXPERTS = "M*-E"
+_MAMBA, _ATTENTION, _DENSE, _EXPERTS = _LETTERS = "M*-E"
 _NAMES = {
     "linear_attention": _MAMBA,
     "mamba": _MAMBA,
@@ -36,12 +36,11 @@ def _kinds(values: Values) -> str:
     """The letter of each layer."""
     listed = values.get(_LISTED, (list,), expected := f"some of {', '.join(_NAMES)}", None)
     if listed is None:
-        key, expected = _PATTERN, f"some of the letters {', '.join(_NAMES.values())}"
-        letters = values.text(_PATTERN)
+        key, expected, letters = _PATTERN, f"some of the letters {_LETTERS}", values.text(_PATTERN)
     else:
         key = _LISTED
         letters = "".join(_NAMES.get(each, "?") if isinstance(each, str) else "?" for each in listed)
-    if not 0 < len(letters) <= MOST_LAYERS or set(letters) - set(_NAMES.values()):
+    if not 0 < len(letters) <= MOST_LAYERS or set(letters) - set(_LETTERS):
         raise values.error(key, f"has {len(letters)} items {values.raw(key)[:8]}", expected)
     return letters
 
