@@ -30,7 +30,7 @@ GEMMA4 = replace(
     tied=True,
     family=Gemma4(head_dim=64, full_head_dim=128, window=8, full_every=3, sharing=3, layer_input=32),
 )
-LFM2 = replace(SMALL, family=Convolutions(attention=(1,), head_dim=64))
+LFM2 = replace(SMALL, family=Convolutions(attention=(1,), head_dim=64), output_norm="token_embd_norm")
 QWEN35 = replace(
     SMALL, family=DeltaRules(head_dim=64, rotated=64, key_heads=2, value_heads=4, dim=64, interval=2)
 )
