@@ -106,7 +106,7 @@ def logits_of(path: Path, **options) -> np.ndarray:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("model", ["llama2", "phi3", "qwen3_moe", "gemma3", "mixtral"])
+@pytest.mark.parametrize("model", ["llama2", "phi3", "qwen3_moe", "gemma3", "mixtral", "nemotron_h_moe"])
 def test_a_folder_of_peft(tmp_path, model, backend):
     """Phi-3 has q, k and v in one matrix, Qwen 3 and Mixtral experts."""
     adapter = write_peft(model, tmp_path / "adapter")

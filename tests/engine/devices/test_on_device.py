@@ -31,10 +31,11 @@ def test_logits_are_those_of_transformers(name, backend):
         agree_with_all(engine, reference(name))
 
 
-def test_recurrent_states_stay_in_host_memory(backend):
-    with open_engine(DATA / "lfm2", backend, there=False) as engine:
+@pytest.mark.parametrize("name", ("lfm2", "nemotron_h_moe"))
+def test_recurrent_states_stay_in_host_memory(name, backend):
+    with open_engine(DATA / name, backend, there=False) as engine:
         assert engine.model.why_not_on_device == "devices have no kernels for recurrent states"
-        agree_with_all(engine, reference("lfm2"))
+        agree_with_all(engine, reference(name))
 
 
 def test_latent_attention_stays_in_host_memory(backend):
