@@ -23,10 +23,10 @@ import jinja2.parser
 from airllm.files.gguf import GgufFile
 from airllm.files.weight_file import ModelFileError, escape_controls, model_path, read_json
 from airllm.text.sandbox import MOST_WEIGHT, Sandbox, TooLong
+from airllm.text.template_traits import TemplateTraits, fit_message, is_parts
 from airllm.text.tokenizer import check_unicode
 
 _GGUF_KEY = "tokenizer.chat_template"
-_MARK = "\u2063mark\u2063"  # a text that no template contains
 
 
 class ChatTemplateError(ValueError):
@@ -95,7 +95,7 @@ class ChatTemplate:
         `add_bos=False`: a template writes the bos token itself if the model needs one. Raises
         ChatTemplateError with the template's reason if it refuses these messages.
         """
-        checked = [self._template_message(message) for message in _check_messages(messages)]
+        checked = [fit_message(message, self.traits) for message in _check_messages(messages)]
         given = {"tools": tools, **variables, "add_generation_prompt": add_generation_prompt}
         try:
             return self._text(checked, given)
@@ -127,35 +127,10 @@ class ChatTemplate:
         text.encode()  # a lone surrogate, which no tokenizer accepts, is an error of the template
         return text
 
-    def _template_message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message in a form that the template supports: most support only texts as content."""
-        content = message.get("content")
-        if isinstance(content, list) and _is_parts(content) and not self._takes_parts:
-            return {**message, "content": "\n".join(part["text"] for part in content)}
-        if content is None and not (message.get("tool_calls") and self._takes_none):
-            return {**message, "content": ""}
-        return message
-
     @cached_property
-    def _takes_parts(self) -> bool:
-        """Whether the template itself joins the texts of OpenAI's content parts."""
-        text = self._try_render({"role": "user", "content": [{"type": "text", "text": _MARK}]})
-        return _MARK in text and "{'" not in text  # else it printed the list
-
-    @cached_property
-    def _takes_none(self) -> bool:
-        """Whether the template supports tool calls without a text."""
-        call = {"type": "function", "id": "123456789", "function": {"name": _MARK, "arguments": {}}}
-        user = {"role": "user", "content": "x"}
-        text = self._try_render(user, {"role": "assistant", "content": None, "tool_calls": [call]})
-        return _MARK in text and "None" not in text
-
-    @cached_property
-    def takes_tools(self) -> bool:
-        """Whether the template describes tools to the model."""
-        function = {"name": _MARK, "description": "x", "parameters": {"type": "object", "properties": {}}}
-        tool = {"type": "function", "function": function}
-        return _MARK in self._try_render({"role": "user", "content": "x"}, tools=[tool])
+    def traits(self) -> TemplateTraits:
+        """What the template supports."""
+        return TemplateTraits(self.source, self._try_render)
 
     def _try_render(self, *messages: dict[str, Any], tools: list[dict[str, Any]] | None = None) -> str:
         """The text of these messages; "" if the template fails on them."""
@@ -176,14 +151,9 @@ def _check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         content = message.get("content")
         if isinstance(content, str):
             check_unicode(f"chat: messages[{i}]: content", content)
-        elif isinstance(content, list) and _is_parts(content):
+        elif isinstance(content, list) and is_parts(content):
             _check_parts(i, content)
     return [dict(message) for message in messages]
-
-
-def _is_parts(content: list[Any]) -> bool:
-    """Whether these are OpenAI's content parts. Other lists are left to the template."""
-    return all(isinstance(part, Mapping) and "type" in part for part in content)
 
 
 def _check_parts(message: int, parts: list[Mapping[str, Any]]) -> None:

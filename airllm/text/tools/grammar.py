@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airllm.text.reasoning import ReasoningTags
-from airllm.text.tools.bare_formats import BareFormat, BareGrammar, Value
+from airllm.text.tools.bare_formats import BareFormat, BareGrammar
 from airllm.text.tools.formats import NUMBER, PYTHON_TAG, ToolFormat
+from airllm.text.tools.python_formats import PythonFormat, PythonGrammar
+from airllm.text.tools.values import Value
 from airllm.text.tools.xml_formats import Argument, XmlFormat
 from airllm.text.vocabulary import Vocabulary
 
@@ -19,7 +21,7 @@ _MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # what may be a control token
 _ANY_TEXT = "/(?s:.*)/"
 
 Document = Mapping[str, Any]  # the engine's document of a JSON schema
-Arguments = Document | Sequence[Argument] | Value  # the latter are written as XML and as Gemma 4 does
+Arguments = Document | Sequence[Argument] | Value  # the latter: as XML, as Gemma 4 and LFM2 do
 
 
 @dataclass(frozen=True)
@@ -118,19 +120,23 @@ class _Writer:
         if isinstance(arguments, Mapping):
             return _json(arguments)
         if not isinstance(arguments, Sequence):
-            return self._bare(call, arguments)
+            return self._value(call, arguments)
         parts = []
         for i, each in enumerate(arguments):
             written = self._argument(f"value_{call}_{i}", each)
             parts.append(written if each.required else f"({written})?")
         return " ".join(parts)
 
-    def _bare(self, call: int, arguments: Value) -> str:
-        format = self.form.format
-        assert isinstance(format, BareFormat)
-        quote = self._literal(format.quote)
-        grammar = BareGrammar(quote, format.quote in self.control, f"value_{call}_")
-        written = grammar.write(arguments)
+    def _value(self, call: int, arguments: Value) -> str:
+        format, prefix = self.form.format, f"value_{call}_"
+        grammar: BareGrammar | PythonGrammar
+        if isinstance(format, PythonFormat):
+            grammar = PythonGrammar(prefix)
+            written = grammar.arguments(arguments)
+        else:
+            assert isinstance(format, BareFormat)
+            grammar = BareGrammar(self._literal(format.quote), format.quote in self.control, prefix)
+            written = grammar.write(arguments)
         self.rules += grammar.rules
         return written
 

@@ -41,6 +41,18 @@ def _parse_arguments(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": parsed}} if isinstance(parsed, dict) else call
 
 
+def with_written_calls(messages: Sequence[Message], format: ToolFormat) -> list[Message]:
+    """The messages with calls as the end of a text, for a template that drops them."""
+    return [_with_written_calls(message, format) for message in messages]
+
+
+def _with_written_calls(message: Message, format: ToolFormat) -> Message:
+    if not (calls := message.get("tool_calls")):
+        return message
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**rest, "content": _content(message) + format.write([_name_and_arguments(call) for call in calls])}
+
+
 def described_in_messages(
     messages: Sequence[Message], tools: Sequence[Tool], format: ToolFormat
 ) -> list[Message]:
