@@ -85,11 +85,17 @@ class AnswerFormat:
         self._thoughts = tags_of(template.source)
         self._in_channels = uses_harmony(template.source, tokenizer.vocabulary)
         self._shown = format_of(template.source)
+        if self._shown is HARMONY and not self._in_channels:
+            self._shown = None
         self._own: OwnFormat | None = None
         if template.traits.takes_tools:
             source = template.source
             self._own = xml_format_of(source) or bare_format_of(source) or python_format_of(source)
         self._known = self._shown if template.traits.takes_tools and self._own is None else None
+        self._with_tools: AnswerFormat | None = None
+        if template.with_tools:
+            other = AnswerFormat(tokenizer, template.with_tools, self._grammars)
+            self._with_tools = other if other._own or other._known else None
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -114,11 +120,24 @@ class AnswerFormat:
         ChatTemplateError if the template rejects the messages.
         """
         known = read_tools(tools)
+        with_tools = self._with_tools if known and tool_choice != "none" else None
+        parts = (known, tool_choice, parallel_tool_calls, response_format, template_values or {})
+        return (with_tools or self)._plan(messages, *parts)
+
+    def _plan(
+        self,
+        messages: Messages,
+        known: tuple[Tool, ...],
+        tool_choice: Any,
+        parallel_tool_calls: bool,
+        response_format: Mapping[str, Any] | None,
+        template_values: Mapping[str, Any],
+    ) -> AnswerPlan:
         choice, schema = choose_tools(known, tool_choice), _response_schema(response_format)
         described = () if tool_choice == "none" else known  # else the model would call them as text
         own = self._in_own_form(known)
         native = self._known is not None or own is not None
-        prompt = self._render(messages, described, template_values or {}, native)
+        prompt = self._render(messages, described, template_values, native)
         thoughts = self._thoughts if self._thoughts and not has_thought(prompt, self._thoughts) else None
         form = AnswerForm(
             format=(self._own if own is not None else self.tool_format) if choice.tools else None,
@@ -164,7 +183,7 @@ class AnswerFormat:
         format = self._own or self._known
         if format is None or isinstance(format, (XmlFormat, BareFormat)) or not _has_calls(messages):
             return messages
-        return messages if self._template.traits.takes_calls else with_written_calls(messages, format)
+        return with_written_calls(messages, format) if self._template.traits.drops_calls else messages
 
     def _document(self, schema: Any, parameter: str) -> Document:
         """The engine's document of a schema. Compiles it alone too, for an error that names its place."""

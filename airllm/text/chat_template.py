@@ -66,10 +66,20 @@ def _environment() -> Sandbox:
 
 
 class ChatTemplate:
-    """A compiled template. `path` and `place` are for messages. ModelFileError if it does not compile."""
+    """A compiled template. `path` and `place` are for messages. `with_tools`: the template that renders
+    instead if there are tools. ModelFileError if it does not compile.
+    """
 
-    def __init__(self, source: str, path: Path, place: str = "", **names: str):
+    def __init__(
+        self,
+        source: str,
+        path: Path,
+        place: str = "",
+        with_tools: ChatTemplate | None = None,
+        **names: str,
+    ):
         self.source, self.path, self.place = source, path, place or "the chat template"
+        self.with_tools = with_tools
         self._names, self._sandbox = names, _environment()
         try:
             self._template = self._sandbox.from_string(source)
@@ -95,6 +105,8 @@ class ChatTemplate:
         `add_bos=False`: a template writes the bos token itself if the model needs one. Raises
         ChatTemplateError with the template's reason if it refuses these messages.
         """
+        if tools and self.with_tools:
+            return self.with_tools.render(messages, add_generation_prompt, tools, **variables)
         checked = [fit_message(message, self.traits) for message in _check_messages(messages)]
         given = {"tools": tools, **variables, "add_generation_prompt": add_generation_prompt}
         try:
@@ -171,8 +183,13 @@ def _one_line(error: Exception) -> str:
     return escape_controls(" ".join(str(error).split()))
 
 
+_TOOL_USE = "tool_use"  # the template that transformers takes if there are tools
+
+
 def open_chat_template(path: str | PathLike[str], name: str = "default") -> ChatTemplate | None:
-    """The template of a GGUF file or Hugging Face folder, or None if it has none of this name."""
+    """The template of a GGUF file or Hugging Face folder, or None if it has none of this name. The default one
+    is with the one for tools, if there is one.
+    """
     path = model_path(path)
     if path.is_dir():
         return folder_chat_template(path, name)
@@ -188,7 +205,8 @@ def gguf_chat_template(path: Path, metadata: Mapping[str, Any], name: str = "def
         return None
     if not isinstance(source, str):
         raise ModelFileError(path, f"key {key}", f"is a {type(source).__name__}", "a str")
-    return ChatTemplate(source, path, f"key {key}", **_gguf_names(metadata))
+    with_tools = gguf_chat_template(path, metadata, _TOOL_USE) if name == "default" else None
+    return ChatTemplate(source, path, f"key {key}", with_tools, **_gguf_names(metadata))
 
 
 def _gguf_names(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -206,16 +224,17 @@ def folder_chat_template(folder: Path, name: str = "default") -> ChatTemplate | 
     path = folder / "tokenizer_config.json"
     config = read_json(path) if path.is_file() else {}
     names = {key: _text(config.get(key)) for key in ("bos_token", "eos_token")}
+    with_tools = folder_chat_template(folder, _TOOL_USE) if name == "default" else None
     alone = folder / "chat_template.jinja"
     if name != "default":
         alone = folder / "additional_chat_templates" / f"{Path(name).name}.jinja"
     if alone.is_file():
         try:
-            return ChatTemplate(alone.read_text(encoding="utf-8"), alone, **names)
+            return ChatTemplate(alone.read_text(encoding="utf-8"), alone, with_tools=with_tools, **names)
         except UnicodeDecodeError as error:
             raise ModelFileError(alone, "the chat template", f"is not UTF-8 ({error})") from None
     source = _template_named(path, config.get("chat_template"), name)
-    return None if source is None else ChatTemplate(source, path, "chat_template", **names)
+    return None if source is None else ChatTemplate(source, path, "chat_template", with_tools, **names)
 
 
 def _template_named(path: Path, templates: Any, name: str) -> str | None:

@@ -40,9 +40,11 @@ class TemplateTraits:
         return _MARK in self._render(_USER, tools=[_tool(_MARK)])
 
     @cached_property
-    def takes_calls(self) -> bool:
-        """Whether the template writes tool calls."""
-        return self.takes_calls_of_no_text or self.takes_none
+    def drops_calls(self) -> bool:
+        """Whether the template writes no tool calls, but does not fail on them."""
+        if self.takes_none or self.takes_calls_of_no_text:
+            return False
+        return bool(self._render_call("", self.arguments(_ARGUMENTS)))
 
     @cached_property
     def takes_none(self) -> bool:
@@ -70,9 +72,12 @@ class TemplateTraits:
         return found
 
     def _shows_call(self, content: str | None, arguments: Any) -> bool:
-        answer = {"role": "assistant", "content": content, "tool_calls": [_call(arguments)]}
-        text = self._render(_USER, answer) or self._render(_USER, answer, tools=[_tool("f")])
+        text = self._render_call(content, arguments)
         return _MARK in text and (content is not None or "None" not in text)
+
+    def _render_call(self, content: str | None, arguments: Any) -> str:
+        answer = {"role": "assistant", "content": content, "tool_calls": [_call(arguments)]}
+        return self._render(_USER, answer) or self._render(_USER, answer, tools=[_tool("f")])
 
     @cached_property
     def thoughts_in(self) -> str:

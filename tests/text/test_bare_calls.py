@@ -167,7 +167,7 @@ def test_required_calls_are_valid(answers, tokenizer):
     plan = answers.plan(QUESTION, tools=[tool], tool_choice="required", parallel_tool_calls=False)
     assert allowed(plan.new_constraint, tokenizer, "No.") == 0
     found = 0
-    for seed in range(6):
+    for seed in range(12):
         if text := generate(plan.new_constraint, tokenizer, seed, 400):
             left, _, ((name, arguments),) = read_in_pieces(plan.new_reader(), [text])
             assert (left, name) == ("", "unit")

@@ -145,16 +145,27 @@ def test_a_template_that_describes_tools_in_typescript_gets_the_tools(in_typescr
     plan = in_typescript.plan(QUESTION, tools=TOOLS)
     assert in_typescript.tool_format is HARMONY and "type weather = (_: {city: string,})" in plan.prompt
     assert "You can call these functions" not in plan.prompt
-    assert follows(plan, tokenizer, THOUGHTS + CALL)
-    assert not follows(plan, tokenizer, THOUGHTS + CALL.replace("weather", "train"))
+    other = CALL.replace(
+        "<|channel|>commentary to=functions.weather <|constrain|>",
+        " to=functions.weather<|channel|>commentary ",
+    )
+    for call in (CALL, other):
+        assert follows(plan, tokenizer, THOUGHTS + call)
+        assert follows(plan, tokenizer, call.removeprefix("<|start|>assistant"))
+        assert not follows(plan, tokenizer, THOUGHTS + call.replace("weather", "train"))
+        assert plan.new_reader().read(THOUGHTS + call, True).calls[0].name == "weather"
 
 
-@pytest.mark.parametrize(("text", "thought"), (("", "Rain?"), (None, "Rain?"), ("I look.", "Rain?\n\nI look.")))
+@pytest.mark.parametrize(
+    ("text", "thought"), (("", "Rain?"), (None, "Rain?"), ("I look.", "Rain?\n\nI look."))
+)
 def test_thoughts_before_a_call_are_in_the_history(text, thought, in_typescript):
     call = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
     told = {"role": "assistant", "content": text, "reasoning_content": "Rain?", "tool_calls": [call]}
     prompt = in_typescript.plan([*QUESTION, told, {"role": "tool", "content": "5"}], tools=TOOLS).prompt
-    assert f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant to=functions.weather<|" in prompt
+    assert (
+        f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant to=functions.weather<|" in prompt
+    )
     assert '<|message|>{"city": "Rome"}<|call|><|start|>tool<|message|>5<|end|>' in prompt
 
 
@@ -173,3 +184,5 @@ def test_a_template_whose_markers_are_no_tokens_is_read_as_text(tmp_path):
     plain = folder_tokenizer(speaking_model.write(tmp_path))
     plan = AnswerFormat(plain, ChatTemplate(TEMPLATE, Path("model")), Grammars(plain)).plan(QUESTION)
     assert plan.new_reader().read(FINAL, True).text == FINAL
+    asked = AnswerFormat(plain, ChatTemplate(TYPESCRIPT, Path("model")), Grammars(plain))
+    assert "You can call these functions" in asked.plan(QUESTION, tools=TOOLS).prompt

@@ -106,10 +106,14 @@ def test_calls_that_are_cut_off_have_a_beginning_of_the_arguments():
             assert name == full_name and full.startswith(begun)
 
 
-LETTERS = st.one_of(st.sampled_from("\"'\\\n\t\r\0()[]{},:=<|xuU019é🙂"), st.characters(exclude_categories=["Cs"]))
+LETTERS = st.one_of(
+    st.sampled_from("\"'\\\n\t\r\0()[]{},:=<|xuU019é🙂"), st.characters(exclude_categories=["Cs"])
+)
 TEXTS = st.text(LETTERS, max_size=12)
 VALUES = st.recursive(
-    st.one_of(TEXTS, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none()),
+    st.one_of(
+        TEXTS, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none()
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
     max_leaves=6,
 )
@@ -157,7 +161,9 @@ def test_what_is_no_call_is_text(text):
 # ------------------------------------------------------------------------------------------------ grammars
 
 
-@pytest.fixture(scope="module", params=((), (BEGIN, END)), ids=("markers are text", "markers are control tokens"))
+@pytest.fixture(
+    scope="module", params=((), (BEGIN, END)), ids=("markers are text", "markers are control tokens")
+)
 def tokenizer(request, tmp_path_factory):
     return tokenizer_with(tmp_path_factory.mktemp("python"), request.param)
 
@@ -174,14 +180,16 @@ def allowed(new, tokenizer, text: str) -> int | None:
 def test_the_template_gets_the_tools_and_only_valid_calls_are_allowed(answers, tokenizer):
     plan = answers.plan(QUESTION, tools=TOOLS)
     assert '<|tool_list_start|>[{"type"' in plan.prompt and "You can call" not in plan.prompt
-    written = WRITTEN.replace("<|tool_call_end|>\", days", '", days')  # a control token is no text
+    written = WRITTEN.replace('<|tool_call_end|>", days', '", days')  # a control token is no text
     for text in (written, f"Let me see.\n{written}", "No [tool](url).", as_written(CALLS[1:])):
         assert allowed(plan.new_constraint, tokenizer, text) is None, text
     for old, new in (("weather", "train"), ("days=3", "days=-3"), ("days=3", "hours=3"), (", days=3", ""),
-                     ("now=True", "now=true"), ("unit=None", 'unit="K"'), ('"x": None', '"x": "1"'),
+                     ("now=True", "now=1"), ("unit=None", 'unit="K"'), ('"x": None', '"x": "1"'),
                      ("y\": -1.5", "y\": '1'")):  # fmt: skip
-        assert old in written and allowed(plan.new_constraint, tokenizer, written.replace(old, new)) is not None
-    other = written.replace("unit=None", 'unit="C"').replace('"]}"', "'\"'")
+        assert (
+            old in written and allowed(plan.new_constraint, tokenizer, written.replace(old, new)) is not None
+        )
+    other = written.replace("unit=None", 'unit="C"').replace('"]}"', "'\"'").replace("None}", "null}")
     assert allowed(plan.new_constraint, tokenizer, other) is None
     single = answers.plan(QUESTION, tools=TOOLS, parallel_tool_calls=False)
     assert allowed(single.new_constraint, tokenizer, written) is not None

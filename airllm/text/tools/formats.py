@@ -181,7 +181,9 @@ LFM2_JSON = ToolFormat(
 
 def shows_lfm2(template: str) -> bool:
     """Whether a chat template is LFM2's. Those of LFM2.5 only have the last of these signs."""
-    return any(sign in template for sign in ("<|tool_call_start|>", "<|tool_list_start|>", "List of tools: ["))
+    return any(
+        sign in template for sign in ("<|tool_call_start|>", "<|tool_list_start|>", "List of tools: [")
+    )
 
 
 def shows_harmony(template: str) -> bool:

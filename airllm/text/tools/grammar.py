@@ -77,7 +77,18 @@ class _Writer:
             return ""
         self.rules.append(f"thoughts: {self._up_to('thoughts_end', self.form.thoughts.end, _ANY_TEXT)} GAP")
         self.rules.append(r"GAP: /[\n ]{0,4}/")
-        return "thoughts" if self.form.thinking else f"({self._literal(self.form.thoughts.begin)} thoughts)?"
+        return (
+            "thoughts"
+            if self.form.thinking
+            else f"({self._thoughts_begin(self.form.thoughts.begin)} thoughts)?"
+        )
+
+    def _thoughts_begin(self, begin: str) -> str:
+        """The tag before thoughts. White space may come before it: GLM 4.5 begins with a line end."""
+        if any(marker in begin for marker in self.control):
+            return f"GAP? {self._literal(begin)}"
+        self.rules.append(rf"BEGIN: /[\n ]{{0,4}}{_escape(begin)}/")
+        return "BEGIN"
 
     def _text(self) -> str:
         """The answer without calls."""
@@ -166,7 +177,7 @@ class _Writer:
         """The terminal of free text, which does not begin like thoughts, nor with the expression `but`."""
         begins = [but] if but else []
         if self.form.thoughts is not None and not self.form.thinking:
-            begins.append(r"\s*" + re.escape(self.form.thoughts.begin).replace("\\\n", r"\n"))
+            begins.append(r"\s*" + _escape(self.form.thoughts.begin))
         hidden = "".join(f" & ~/(?:{begin})(?s:.*)/" for begin in begins)
         self.rules.append(f"PLAIN: {_ANY_TEXT}{hidden}")
 
@@ -190,6 +201,11 @@ class _Writer:
             for part in parts
             if part
         )
+
+
+def _escape(text: str) -> str:
+    """The expression of exactly this text, on one line."""
+    return re.escape(text).replace("\\\n", r"\n").replace("/", r"\/")
 
 
 def _json(document: Document) -> str:

@@ -50,7 +50,10 @@ def _with_written_calls(message: Message, format: ToolFormat) -> Message:
     if not (calls := message.get("tool_calls")):
         return message
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**rest, "content": _content(message) + format.write([_name_and_arguments(call) for call in calls])}
+    return {
+        **rest,
+        "content": _content(message) + format.write([_name_and_arguments(call) for call in calls]),
+    }
 
 
 def described_in_messages(

@@ -1,6 +1,6 @@
 """Calls as LFM2 writes them: a list of calls in Python.
 
-    <|tool_call_start|>[weather(city="New York", days=3, now=True), now()]<|tool_call_end|>
+<|tool_call_start|>[weather(city="New York", days=3, now=True), now()]<|tool_call_end|>
 """
 
 from __future__ import annotations
@@ -93,18 +93,23 @@ class PythonGrammar(ValueGrammar):
 
     def _scalar(self, value: Scalar) -> str:
         if value.kind == "boolean":
-            return one_of([_WORDS[each] for each in value.values or (True, False)])
-        return '"None"' if value.kind == "null" else super()._scalar(value)
+            return _words(*value.values or (True, False))
+        return _words(None) if value.kind == "null" else super()._scalar(value)
 
     def _any_scalar(self) -> str:
         number = self._rule('%json {"type": "number"}')
-        return f"{number} | {one_of(list(_WORDS.values()))}"
+        return f"{number} | {_words(*_WORDS)}"
 
     def _key(self, name: str) -> str:
         return f"{write_value(name)}{self.colon}"
 
     def _any_key(self, text: str) -> str:
         return f'{text} "{self.colon}"'
+
+
+def _words(*values: bool | None) -> str:
+    """The expression of one of these, in Python or in JSON: LFM2.5 writes what is in an object as JSON."""
+    return one_of([text for value in values for text in (_WORDS[value], json.dumps(value))])
 
 
 def python_value_of(value: Value | None) -> Value | None:

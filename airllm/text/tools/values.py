@@ -178,7 +178,7 @@ class ValueGrammar:
         """Members in order, with commas between those that are there. `key` writes a name."""
         each = [self._rule(f"{literal(key(name))} {self.write(value)}") for name, _, value in of.members]
         more = [
-            f'({literal(self.comma)} {rule}){"" if needed else "?"}'
+            f"({literal(self.comma)} {rule}){'' if needed else '?'}"
             for rule, (_, needed, _) in zip(each, of.members, strict=True)
         ]
         options = []
