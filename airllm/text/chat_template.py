@@ -187,8 +187,8 @@ _TOOL_USE = "tool_use"  # the template that transformers takes if there are tool
 
 
 def open_chat_template(path: str | PathLike[str], name: str = "default") -> ChatTemplate | None:
-    """The template of a GGUF file or Hugging Face folder, or None if it has none of this name. The default one
-    is with the one for tools, if there is one.
+    """The template of a GGUF file or Hugging Face folder, or None if it has none of this name. The default
+    template has the one for tools with it.
     """
     path = model_path(path)
     if path.is_dir():

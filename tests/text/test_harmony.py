@@ -34,8 +34,8 @@ TEMPLATE = (
     "<|start|>assistant{# <|channel|> #}"
 )
 
-# As gpt-oss' own template: tools in TypeScript, the recipient in parts, and thoughts in a key of its own, which
-# may not stand beside a text.
+# As gpt-oss' own template: tools in TypeScript, the recipient in parts, and thoughts in a key of its own,
+# which may not stand beside a text.
 TYPESCRIPT = (
     "{% if tools %}<|start|>developer<|message|>namespace functions {\n{% for tool in tools %}"
     "{{ '// ' + tool.function.description + '\n' + 'type ' + tool.function.name + ' = (_: {' }}"
@@ -44,7 +44,7 @@ TYPESCRIPT = (
     "{% for m in messages %}{% if m.tool_calls %}{% set call = m.tool_calls[0].function %}"
     "{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
     "<|start|>assistant<|channel|>analysis<|message|>{{ m.content or m.thinking }}<|end|>"
-    "{{ '<|start|>assistant to=' }}\n    {{- 'functions.' + call.name + '<|channel|>commentary json<|message|>' }}"
+    "{{ '<|start|>assistant to=' }}\n    {{- 'functions.' + call.name }}<|channel|>commentary json<|message|>"
     "{{ call.arguments | tojson }}<|call|>{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>"
     "{% endif %}{% endfor %}<|start|>assistant"
 )

@@ -55,7 +55,7 @@ WRITTEN = (
 )
 # Templates like LFM2's, which drops calls, and like LFM2.5's, which writes them; both keep results.
 DROPPING = (
-    "{% if tools %}system: List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>\n{% endif %}"
+    "{% if tools %}List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>\n{% endif %}"
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 )
 WRITING = (

@@ -34,13 +34,14 @@ def answered(source: str, *messages: dict) -> str:
 
 def thinking(key: str) -> str:
     """A template that reads thoughts from this key, such as LFM2.5's (thinking) and Solar's (reasoning)."""
-    return f"{{% for m in messages %}}{{% if m.{key} %}}<think>{{{{ m.{key} }}}}</think>{{% endif %}}{{{{ m.content }}}}{{% endfor %}}"
+    thoughts = f"{{% if m.{key} %}}<think>{{{{ m.{key} }}}}</think>{{% endif %}}"
+    return f"{{% for m in messages %}}{thoughts}{{{{ m.content }}}}{{% endfor %}}"
 
 
 # As Mistral's: thoughts are a part of the content.
 IN_PARTS = (
     "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
-    "{% if p.type == 'text' %}{{ p.text }}{% elif p.type == 'thinking' %}{{ '[THINK]' + p.thinking + '[/THINK]' }}"
+    "{% if p.type == 'text' %}{{ p.text }}{% elif p.type == 'thinking' %}[THINK]{{ p.thinking }}[/THINK]"
     "{% else %}{{ raise_exception('only texts') }}{% endif %}{% endfor %}{% endif %}"
     "{% for c in m.tool_calls %}[TOOL_CALLS]{{ c.function.name }}{% endfor %}{% endfor %}"
 )

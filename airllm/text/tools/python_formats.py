@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any
 
 from airllm.text.tools.formats import ToolFormat, shows_lfm2
@@ -19,10 +20,6 @@ _NAME = r"(?P<name>[\w-]+)"
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 _WORDS = {True: "True", False: "False", None: "None"}
 _TEXT = r"""/"([^"\\]|\\(?s:.))*"|'([^'\\]|\\(?s:.))*'/"""
-_KEYWORDS = frozenset(
-    "False None True and as assert async await break class continue def del elif else except finally for from "
-    "global if import in is lambda nonlocal not or pass raise return try while with yield".split()
-)
 
 
 @dataclass(frozen=True)
@@ -116,6 +113,6 @@ def python_value_of(value: Value | None) -> Value | None:
     """Arguments that this form can express: names of arguments must be names in Python."""
     if isinstance(value, Object):
         names = [name for name, _, _ in value.members]
-        if not all(re.fullmatch(_IDENTIFIER, name) and name not in _KEYWORDS for name in names):
+        if not all(re.fullmatch(_IDENTIFIER, name) and not iskeyword(name) for name in names):
             return None
     return value if isinstance(value, (Object, AnyValue)) else None
