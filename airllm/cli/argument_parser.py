@@ -229,6 +229,11 @@ def _add_embed(commands: Any) -> None:
     parser.add_argument("texts", metavar="TEXT", nargs="*")
     parser.add_argument("--prompt", metavar="TEXT", help="put before each text, such as 'query: '")
     parser.add_argument("--prompt-name", metavar="NAME", help="the name of a prompt in the model's files")
+    parser.add_argument(
+        "--truncate",
+        action="store_true",
+        help="leave out the end of a long text, as sentence-transformers does; else it is an error",
+    )
     add_engine(parser)
 
 
