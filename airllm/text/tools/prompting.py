@@ -47,7 +47,8 @@ def with_written_calls(messages: Sequence[Message], format: ToolFormat) -> list[
 
 
 def _with_written_calls(message: Message, format: ToolFormat) -> Message:
-    if not (calls := message.get("tool_calls")):
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if not calls:
         return message
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {

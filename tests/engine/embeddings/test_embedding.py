@@ -212,10 +212,13 @@ def test_the_command(embedding_model, capsys, monkeypatch):
     long = "the hen " * 50
     assert commands.main(["embed", str(embedding_model), long]) == 1
     assert "expected at most 64, the context; truncate" in capsys.readouterr().err
-    assert commands.main(["embed", str(embedding_model), "--truncate", long]) == 0
+    assert commands.main(["embed", str(embedding_model), "--truncate", long, "a text"]) == 0
+    vectors = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     with LayerWiseInferenceEngine(embedding_model) as engine:
-        wanted = engine.embed(long, truncate=True)
-    np.testing.assert_allclose(json.loads(capsys.readouterr().out), wanted, atol=1e-7)
+        np.testing.assert_allclose(vectors, engine.embed([long, "a text"], truncate=True), atol=1e-7)
+    with pytest.raises(SystemExit):
+        commands.main(["embed", str(embedding_model), "--truncate", "a text", "--other"])
+    assert "unrecognized arguments: a text --other" in capsys.readouterr().err
 
 
 def test_info_says_how(embedding_model, folder, capsys):
