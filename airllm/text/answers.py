@@ -176,7 +176,9 @@ class AnswerFormat:
             definitions = [tool.definition() for tool in tools] or None
             fitting = with_parsed_arguments(self._with_calls(messages))
             return self._template.render(fitting, tools=definitions, **values)
-        return self._template.render(described_in_messages(messages, tools, self.tool_format), **values)
+        as_texts = self._shown is None or not self._template.traits.takes_calls_and_results
+        described = described_in_messages(messages, tools, self.tool_format, as_texts)
+        return self._template.render(described, **values)
 
     def _with_calls(self, messages: Messages) -> Messages:
         """The messages with calls as text if the template drops them, and the text has their form."""

@@ -16,6 +16,7 @@ Message = dict[str, Any]
 
 _MARK = "\u2063mark\u2063"  # a text that no template contains
 _ARGUMENTS = {"x": _MARK}
+_ID = "123456789"  # Mistral's templates accept no others
 _USER: Message = {"role": "user", "content": "x"}
 _THOUGHTS = "reasoning_content"
 _OTHER_THOUGHTS = ("reasoning", "thinking", "thought")
@@ -45,6 +46,15 @@ class TemplateTraits:
         if self.takes_none or self.takes_calls_of_no_text:
             return False
         return bool(self._render_call("", self.arguments(_ARGUMENTS)))
+
+    @cached_property
+    def takes_calls_and_results(self) -> bool:
+        """Whether the template writes calls after a text, and results of calls."""
+        answer = {"role": "assistant", "content": "x", "tool_calls": [_call(self.arguments({}), "f")]}
+        result = {"role": "tool", "content": _MARK, "name": "f", "tool_call_id": _ID}
+        return self._shows_call("x", self.arguments(_ARGUMENTS)) and _MARK in self._render(
+            _USER, answer, result
+        )
 
     @cached_property
     def takes_none(self) -> bool:
@@ -112,8 +122,8 @@ def fit_message(message: Message, traits: TemplateTraits) -> Message:
     calls = message.get("tool_calls")
     if isinstance(calls, list) and calls:
         message = {**message, "tool_calls": [_fit_call(call, traits) for call in calls]}
-    if not content:
-        message = {**message, "content": _no_content(content, calls, traits)}
+    if not content:  # null beside calls, as OpenAI has it
+        message = {**message, "content": None if calls and traits.takes_none else ""}
     thoughts = message.get(_THOUGHTS) or message.get("reasoning")
     if message.get("role") != "assistant" or not isinstance(thoughts, str):
         return message
@@ -123,13 +133,6 @@ def fit_message(message: Message, traits: TemplateTraits) -> Message:
 def is_parts(content: list[Any]) -> bool:
     """Whether these are OpenAI's content parts. Other lists are left to the template."""
     return all(isinstance(part, Mapping) and "type" in part for part in content)
-
-
-def _no_content(content: Any, calls: Any, traits: TemplateTraits) -> str | None:
-    if not calls:
-        return ""
-    only_none = traits.takes_none and not traits.takes_calls_of_no_text
-    return None if only_none or (content is None and traits.takes_none) else ""
 
 
 def _fit_call(call: Any, traits: TemplateTraits) -> Any:
@@ -153,7 +156,7 @@ def _with_thoughts(message: Message, thoughts: str, traits: TemplateTraits) -> M
 
 
 def _call(arguments: Any, name: str = _MARK) -> Message:
-    return {"type": "function", "id": "123456789", "function": {"name": name, "arguments": arguments}}
+    return {"type": "function", "id": _ID, "function": {"name": name, "arguments": arguments}}
 
 
 def _tool(name: str) -> Message:

@@ -158,3 +158,35 @@ def test_a_template_that_fails_on_calls_still_says_so(tmp_path):
     answers = AnswerFormat(tokenizer, ChatTemplate(source, HERE), Grammars(tokenizer))
     with pytest.raises(ChatTemplateError, match="append"):
         answers.plan([QUESTION, CALLING], tools=TOOLS)
+
+
+# As DeepSeek V3.1's: it writes calls and results, but does not tell a model of its tools.
+UNTOLD = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'tool' %}"
+    "<result>{{ m.content }}</result>{% elif m.tool_calls %}{{ m.content or '' }}<｜tool▁calls▁begin｜>"
+    "{% for c in m.tool_calls %}{{ '<｜tool▁call▁begin｜>' + c.function.name + '<｜tool▁sep｜>' }}"
+    "{{ c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}<｜tool▁calls▁end｜>"
+    "{% else %}<user>{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def test_calls_and_results_are_the_template_s_even_if_it_does_not_tell_of_tools(tmp_path):
+    pytest.importorskip("llguidance")
+    tokenizer = folder_tokenizer(speaking_model.write(tmp_path / "model"))
+    history = [QUESTION, {**CALLING, "content": "I look. "}, {"role": "tool", "content": "5"}]
+
+    def prompt(source: str, **options) -> str:
+        return (
+            AnswerFormat(tokenizer, ChatTemplate(source, HERE), Grammars(tokenizer))
+            .plan(history, **options)
+            .prompt
+        )
+
+    call = '<｜tool▁call▁begin｜>now<｜tool▁sep｜>{"a": "é"}<｜tool▁call▁end｜>'
+    call = f"<｜tool▁calls▁begin｜>{call}<｜tool▁calls▁end｜>"
+    told = prompt(UNTOLD, tools=TOOLS)
+    assert told.startswith("You can call these functions:")
+    assert told.endswith(f"<user>HiI look. {call}<result>5</result>")
+    assert prompt(UNTOLD) == f"<user>HiI look. {call}<result>5</result>"
+    without = UNTOLD.replace("<result>{{ m.content }}</result>", "")  # then both are texts
+    assert prompt(without).endswith(f"{call}<user><tool_response>\n5\n</tool_response>")

@@ -58,14 +58,18 @@ def _with_written_calls(message: Message, format: ToolFormat) -> Message:
 
 
 def described_in_messages(
-    messages: Sequence[Message], tools: Sequence[Tool], format: ToolFormat
+    messages: Sequence[Message], tools: Sequence[Tool], format: ToolFormat, as_texts: bool
 ) -> list[Message]:
-    """The messages for a template without tools."""
-    texts = [_as_text(message, format) for message in messages]
+    """The messages for a template that does not tell a model of its tools. `as_texts`: it does not write
+    calls and their results either.
+    """
+    told = (
+        [_as_text(message, format) for message in messages] if as_texts else with_parsed_arguments(messages)
+    )
     if not tools:
-        return texts
-    standing = "\n\n".join(_content(message) for message in texts[:1] if message.get("role") == "system")
-    rest = texts[1:] if standing else texts
+        return told
+    standing = "\n\n".join(_content(message) for message in told[:1] if message.get("role") == "system")
+    rest = told[1:] if standing else told
     system = "\n\n".join(filter(None, (standing, describe_tools(tools, format))))
     return [{"role": "system", "content": system}, *rest]
 
