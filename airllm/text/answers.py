@@ -176,7 +176,8 @@ class AnswerFormat:
             definitions = [tool.definition() for tool in tools] or None
             fitting = with_parsed_arguments(self._with_calls(messages))
             return self._template.render(fitting, tools=definitions, **values)
-        as_texts = self._shown is None or not self._template.traits.takes_calls_and_results
+        in_its_form = self._own is None and self._shown is not None
+        as_texts = not (in_its_form and self._template.traits.takes_calls_and_results)
         described = described_in_messages(messages, tools, self.tool_format, as_texts)
         return self._template.render(described, **values)
 
