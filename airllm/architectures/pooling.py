@@ -30,6 +30,7 @@ _TEXTS = {
     "cls": "the first token's state",
     "mean": "the mean of all states",
 }
+_MAX_LENGTH, _NO_LENGTH = "model_max_length", 10**9  # transformers writes a huge number for none
 DENSE_NAMES = ("dense_2", "dense_3")  # of matrices after the pooling, in GGUF files
 # torch's names of the functions after a Dense module -> ours
 _ACTIVATIONS = {"Identity": "", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
@@ -52,7 +53,8 @@ class Dense:
 class Pooling:
     """`kind`: "last" or "cls", the state of the last or the first token, or "mean", the mean of all. `dense`:
     what the vector then goes through. `normalize`: its length becomes 1. `prompts`: what users may put before
-    a text, by name; `prompt_name`: the one that is put there unless they say otherwise.
+    a text, by name; `prompt_name`: the one that is put there unless they say otherwise. `longest`: to how
+    many tokens sentence-transformers cuts a text; None: to the context.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Pooling:
     dense: tuple[Dense, ...] = ()
     prompts: Mapping[str, str] = field(default_factory=dict)
     prompt_name: str | None = None
+    longest: int | None = None
 
     def __str__(self) -> str:
         widths = "".join(f", times a matrix to {each.wide} values" for each in self.dense)
@@ -137,11 +140,14 @@ def _of_folder(folder: Path) -> Pooling | None:
         return None
     kind, normalize, dense = "", False, []
     names: list[str] = []
+    transformer = ""
     for module in _modules(path):
         names.append(name := module["type"].rpartition(".")[2])
         if name not in _ORDER:
             raise ModelFileError(path, "the modules", f"have {module['type']}", _MODULES)
-        if name == "Pooling":
+        if name == "Transformer":
+            transformer = module["path"]
+        elif name == "Pooling":
             kind = _mode(folder / module["path"] / "config.json")
         elif name == "Dense":
             dense.append(_dense(folder, module["path"]))
@@ -150,7 +156,7 @@ def _of_folder(folder: Path) -> Pooling | None:
         raise ModelFileError(path, "the modules", f"are {', '.join(names)}", _MODULES)
     if not kind:
         return None
-    return Pooling(kind, normalize, tuple(dense), *_prompts(folder))
+    return Pooling(kind, normalize, tuple(dense), *_prompts(folder), _longest(folder / transformer))
 
 
 def _modules(path: Path) -> list[dict[str, str]]:
@@ -192,6 +198,20 @@ def _dense(folder: Path, path: str) -> Dense:
         raise values.error("activation_function", f"is {name}", f"one of {', '.join(_ACTIVATIONS)}")
     narrow, wide = values.whole("in_features"), values.whole("out_features")
     return Dense(path, narrow, wide, values.flag("bias", True), activation)
+
+
+def _longest(folder: Path) -> int | None:
+    """`max_seq_length` of the module Transformer, else what its tokenizer says."""
+    for name, key in (
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", _MAX_LENGTH),
+    ):
+        path = folder / name
+        value = read_json(path).get(key) if path.is_file() else None
+        if value is None or (key == _MAX_LENGTH and not (isinstance(value, int) and value < _NO_LENGTH)):
+            continue
+        return Values(path, {key: value}).whole(key)
+    return None
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:

@@ -118,15 +118,20 @@ def parser() -> argparse.ArgumentParser:
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options. `typed` maps the library's parameter names to options as typed, for messages.
 
-    Options may also come before the last argument if that is optional, which argparse alone would miss.
+    Options may also come before the last arguments if those are optional, which argparse alone would miss.
     """
     whole = parser()
     if not arguments:
         whole.print_help(sys.stderr)
         whole.exit(2)
     options, rest = whole.parse_known_args(arguments)
-    if len(rest) == 1 and not rest[0].startswith("-") and getattr(options, options.last, rest) is None:
-        setattr(options, options.last, rest.pop())
+    last = getattr(options, options.last, rest)
+    if rest and not any(each.startswith("-") for each in rest):
+        if last == []:  # any number of them
+            setattr(options, options.last, rest)
+            rest = []
+        elif last is None and len(rest) == 1:
+            setattr(options, options.last, rest.pop())
     if rest:
         options.refuse(f"unrecognized arguments: {' '.join(rest)}")
     options.typed = {
@@ -224,11 +229,17 @@ def _add_embed(commands: Any) -> None:
         "embed",
         "print the vectors of texts, each as a JSON array on a line",
         "The model's files say how a text becomes a vector. Without TEXT, each line of stdin is a text.",
+        last="texts",
     )
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
     parser.add_argument("texts", metavar="TEXT", nargs="*")
     parser.add_argument("--prompt", metavar="TEXT", help="put before each text, such as 'query: '")
     parser.add_argument("--prompt-name", metavar="NAME", help="the name of a prompt in the model's files")
+    parser.add_argument(
+        "--truncate",
+        action="store_true",
+        help="leave out the end of a long text, as sentence-transformers does; else it is an error",
+    )
     add_engine(parser)
 
 

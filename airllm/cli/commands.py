@@ -190,7 +190,7 @@ def embed(options: argparse.Namespace) -> int:
     """Print the vector of each text."""
     texts = iter(options.texts or (line.rstrip("\r\n") for line in sys.stdin))
     together = _EMBEDDED if options.texts or _is_file(sys.stdin) else 1  # a program may wait for each line
-    given = {"prompt_name": options.prompt_name, "prompt": options.prompt}
+    given = {name: getattr(options, name) for name in ("prompt_name", "prompt", "truncate")}
     with open_engine(options) as engine, report_as_user_error(options):
         while some := list(itertools.islice(texts, together)):
             for vector in engine.embed(some, **given):

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from airllm.formats import Quantized
 from airllm.memory.layers import split_heads
 from airllm.ops.rope_scaling import frequencies
 
+if TYPE_CHECKING:
+    from airllm.text.chat_template import ChatTemplate
+
 _AS_FACTORS = ("llama3", "proportional")  # scalings that GGUF files store as a tensor of divisors
 # Fields that say how a folder stores weights; a GGUF file stores them otherwise.
 _OF_FOLDERS = ("norm_offset", "experts_by_columns", "joined_kv", "fused_up")
@@ -50,11 +53,19 @@ def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[
     sources += _dense_sources(folder, config)
     keys += tokenizer_keys(folder.path, config.vocabulary, line_pieces)
     if template := folder_chat_template(folder.path):
-        keys.append(Key("tokenizer.chat_template", template.source, STRING))
+        keys += _template_keys(template)
     return keys, sources
 
 
 # ------------------------------------------------------------------------------------------------ keys
+
+
+def _template_keys(template: ChatTemplate) -> Iterator[Key]:
+    """The template, and the one for tools under the name that it has in a folder."""
+    yield Key("tokenizer.chat_template", template.source, STRING)
+    if template.with_tools:
+        yield Key("tokenizer.chat_templates", ["tool_use"], (*ARRAY, *STRING))
+        yield Key("tokenizer.chat_template.tool_use", template.with_tools.source, STRING)
 
 
 def _dense_of(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[tuple[str, Dense]]:

@@ -38,6 +38,14 @@ class NoGeneration(ValueError):
         )
 
 
+def cut_text(tokens: list[int], most: int, closing: int | None) -> list[int]:
+    """At most so many tokens, from the beginning of a text. `closing`, if it ends the text, still does."""
+    if len(tokens) <= most:
+        return tokens
+    ends = [closing] if closing is not None and tokens[-1] == closing else []
+    return tokens[: most - len(ends)] + ends
+
+
 class Embedder:
     """Makes vectors of tokens: states, pooling, what the model multiplies the pooled vector by, length 1.
 

@@ -26,7 +26,7 @@ from airllm.engine.drafts.draft_model import (
     shared_vocabulary,
 )
 from airllm.engine.drafts.speculation import Speculation, may_speculate, require_return
-from airllm.engine.embedding import Embedder, NoEmbeddings, NoGeneration
+from airllm.engine.embedding import Embedder, NoEmbeddings, NoGeneration, cut_text
 from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batch
 from airllm.engine.layers.encoder import Encoder
 from airllm.engine.model import Model
@@ -38,7 +38,7 @@ from airllm.extras import require_extra
 from airllm.memory.cache_layout import dtype_named
 from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, parse_size
-from airllm.memory.kv_cache import Cache, check_context, token_id
+from airllm.memory.kv_cache import Cache, ContextFull, check_context, token_id
 from airllm.memory.kv_cache_factory import CacheFactory
 from airllm.progress import OnProgress
 from airllm.text import turns
@@ -236,36 +236,65 @@ class LayerWiseInferenceEngine:
             raise NoGeneration(str(self.path))
 
     def embed(
-        self, text: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None
+        self,
+        text: str | Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate: bool | int = False,
     ) -> np.ndarray:
         """The vector (width), float32, of a text, or those (texts, width) of several.
 
         Pooling, what follows it, and the tokens around a text are as the model's files say. `prompt`: put
         before each text, such as "query: "; `prompt_name`: the name of a prompt in the files, as in
         sentence-transformers: see `pooling.prompts`. Without either, it is the files' default prompt, if they
-        have one. Raises NoEmbeddings, a ValueError, for a model that generates texts, ContextFull for a text
-        that is longer than `context`, and ValueError for an unknown name.
+        have one. `truncate`: leave out the end of a text that has more tokens than this; True: than the files
+        say for sentence-transformers, or else `context`. The tokens around a text stay. Raises NoEmbeddings,
+        a ValueError, for a model that generates texts, ContextFull for a text that is longer than `context`,
+        and ValueError for an unknown name.
         """
         single = isinstance(text, str)
         texts = [text] if isinstance(text, str) else list(text)
-        found = self.embed_tokens([self.tokens_to_embed(each, prompt_name, prompt) for each in texts])
+        batch = [self.tokens_to_embed(each, prompt_name, prompt, truncate) for each in texts]
+        found = self.embed_tokens(batch)
         return found[0] if single else found
 
     def tokens_to_embed(
-        self, text: str, prompt_name: str | None = None, prompt: str | None = None
+        self,
+        text: str,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate: bool | int = False,
     ) -> list[int]:
-        """The tokens of a whole text after a prompt, with those that the model's makers put around it."""
+        """The tokens of a text after a prompt, with those that the model's makers put around it."""
         if prompt is not None and prompt_name is not None:
             raise ValueError(f"embed: prompt_name has value {prompt_name!r}, expected None beside a prompt")
         if prompt is None and self.pooling is not None:
             prompt = self.pooling.prompt(prompt_name)
         closing = self.tokenizer.closing_id
-        return self.tokenizer.encode((prompt or "") + text) + ([] if closing is None else [closing])
+        tokens = self.tokenizer.encode((prompt or "") + text) + ([] if closing is None else [closing])
+        return self.truncate_tokens(tokens, truncate)
+
+    def truncate_tokens(self, tokens: list[int], truncate: bool | int = True) -> list[int]:
+        """As `embed`, of the tokens of a text. Raises ValueError for a number that leaves nothing of it."""
+        if truncate is False:
+            return tokens
+        closing, most = self.tokenizer.closing_id, int(truncate)
+        if truncate is True:
+            most = min(self.context, (self.pooling and self.pooling.longest) or self.context)
+        least = 1 + self.tokenizer.add_bos + (closing is not None)
+        if not least <= most <= self.context:
+            expected = f"True, False, or {least} to {self.context}"
+            raise ValueError(f"embed: truncate has value {most}, expected {expected}")
+        return cut_text(tokens, most, closing)
 
     def embed_tokens(self, batch: Sequence[list[int]]) -> np.ndarray:
         """As `embed`, (texts, width), of tokens. Raises ValueError for a text without tokens."""
         if any(not len(tokens) for tokens in batch):
             raise ValueError("embed: a text has 0 tokens, expected one or more")
+        if (longest := max(map(len, batch), default=0)) > self.context:
+            expected = f"at most {self.context}, the context; truncate leaves out the end of a text"
+            raise ContextFull(f"embed: a text has {longest} tokens, expected {expected}")
         return self.embedder.embed(batch)
 
     @cached_property

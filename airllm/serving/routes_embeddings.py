@@ -72,17 +72,35 @@ def _tokens(service: Service, asked: EmbeddingsRequest) -> list[list[int]]:
     if not 0 < len(texts) <= _MOST:
         raise invalid(f"'input' has {len(texts)} texts, expected 1 to {_MOST}.", "input")
     names = ["input"] if single else [f"input[{i}]" for i in range(len(texts))]
-    return [_tokens_of(service, prompt, *each) for each in zip(texts, names, strict=True)]
+    truncate = _truncation(service, asked)
+    return [_tokens_of(service, prompt, truncate, *each) for each in zip(texts, names, strict=True)]
 
 
-def _tokens_of(service: Service, prompt: str, text: Any, param: str) -> list[int]:
+def _truncation(service: Service, asked: EmbeddingsRequest) -> bool | int:
+    """What `engine.embed` calls `truncate`."""
+    most = asked.truncate_prompt_tokens
+    if most is None:
+        return bool(asked.truncate)
+    if asked.truncate is False:
+        raise invalid("'truncate' is false beside 'truncate_prompt_tokens'.", "truncate")
+    if most == -1:
+        return True
+    try:
+        service.engine.truncate_tokens([], most)
+    except ValueError as error:
+        raise invalid(f"{error}.", "truncate_prompt_tokens") from None
+    return most
+
+
+def _tokens_of(service: Service, prompt: str, truncate: bool | int, text: Any, param: str) -> list[int]:
     if isinstance(text, list):
-        return service.prompts.check_tokens(text, param)
-    if not isinstance(text, str):
+        tokens = text
+    elif isinstance(text, str):
+        closing = service.tokenizer.closing_id
+        tokens = service.prompts.encode(prompt + text, param) + ([] if closing is None else [closing])
+    else:
         raise invalid(f"'{param}' is {text!r:.100}, expected a text or a list of tokens.", param)
-    closing = service.tokenizer.closing_id
-    tokens = service.prompts.encode(prompt + text, param) + ([] if closing is None else [closing])
-    return service.prompts.check_tokens(tokens, param)
+    return service.prompts.check_tokens(service.engine.truncate_tokens(tokens, truncate), param)
 
 
 def _written(vector: np.ndarray, asked: EmbeddingsRequest) -> list[float] | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from airllm.text.chat_template import ChatTemplate
 from airllm.text.grammar import GrammarError, Grammars
@@ -14,17 +14,21 @@ from airllm.text.grammar.schema import check_schema
 from airllm.text.harmony import MARKERS, HarmonyReader, harmony_grammar, uses_harmony
 from airllm.text.reasoning import ReasoningReader, has_thought, is_thinking, tags_of
 from airllm.text.tokenizer import Tokenizer
-from airllm.text.tools.bare_formats import BareFormat, bare_format_of, bare_value_of
+from airllm.text.tools.bare_formats import BareFormat, bare_format_of
 from airllm.text.tools.bare_reader import BareCallReader
 from airllm.text.tools.definitions import Tool, choose_tools, read_tools
 from airllm.text.tools.formats import HARMONY, HERMES, ToolFormat, format_of
 from airllm.text.tools.grammar import AnswerForm, Arguments, Document, answer_grammar, control_tokens
-from airllm.text.tools.prompting import described_in_messages, with_parsed_arguments
+from airllm.text.tools.prompting import described_in_messages, with_parsed_arguments, with_written_calls
+from airllm.text.tools.python_formats import PythonFormat, python_format_of, python_value_of
+from airllm.text.tools.python_reader import PythonCallReader
 from airllm.text.tools.reader import CallDelta, Delta, ToolCallReader
+from airllm.text.tools.values import value_of
 from airllm.text.tools.xml_formats import XmlFormat, arguments_of, xml_format_of
 from airllm.text.tools.xml_reader import Schemas, XmlCallReader
 
 Messages = Sequence[Mapping[str, Any]]
+OwnFormat: TypeAlias = XmlFormat | BareFormat | PythonFormat  # of arguments that are not JSON
 
 
 class Reader(Protocol):
@@ -81,10 +85,17 @@ class AnswerFormat:
         self._thoughts = tags_of(template.source)
         self._in_channels = uses_harmony(template.source, tokenizer.vocabulary)
         self._shown = format_of(template.source)
-        self._known = self._shown if template.takes_tools else None
-        self._own: XmlFormat | BareFormat | None = None
-        if template.takes_tools:
-            self._own = xml_format_of(template.source) or bare_format_of(template.source)
+        if self._shown is HARMONY and not self._in_channels:
+            self._shown = None
+        self._own: OwnFormat | None = None
+        if template.traits.takes_tools:
+            source = template.source
+            self._own = xml_format_of(source) or bare_format_of(source) or python_format_of(source)
+        self._known = self._shown if template.traits.takes_tools and self._own is None else None
+        self._with_tools: AnswerFormat | None = None
+        if template.with_tools:
+            other = AnswerFormat(tokenizer, template.with_tools, self._grammars)
+            self._with_tools = other if other._own or other._known else None
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -109,11 +120,24 @@ class AnswerFormat:
         ChatTemplateError if the template rejects the messages.
         """
         known = read_tools(tools)
+        with_tools = self._with_tools if known and tool_choice != "none" else None
+        parts = (known, tool_choice, parallel_tool_calls, response_format, template_values or {})
+        return (with_tools or self)._plan(messages, *parts)
+
+    def _plan(
+        self,
+        messages: Messages,
+        known: tuple[Tool, ...],
+        tool_choice: Any,
+        parallel_tool_calls: bool,
+        response_format: Mapping[str, Any] | None,
+        template_values: Mapping[str, Any],
+    ) -> AnswerPlan:
         choice, schema = choose_tools(known, tool_choice), _response_schema(response_format)
         described = () if tool_choice == "none" else known  # else the model would call them as text
         own = self._in_own_form(known)
         native = self._known is not None or own is not None
-        prompt = self._render(messages, described, template_values or {}, native)
+        prompt = self._render(messages, described, template_values, native)
         thoughts = self._thoughts if self._thoughts and not has_thought(prompt, self._thoughts) else None
         form = AnswerForm(
             format=(self._own if own is not None else self.tool_format) if choice.tools else None,
@@ -137,8 +161,7 @@ class AnswerFormat:
         """The arguments of each tool, if the template's form is not JSON and a grammar of it enforces all."""
         if self._own is None:
             return None
-        find = _bare_arguments if isinstance(self._own, BareFormat) else _xml_arguments
-        found = {tool.name: find(tool) for tool in tools}
+        found = {tool.name: _own_arguments(self._own, tool) for tool in tools}
         whole = {name: some for name, some in found.items() if some is not None}
         return whole if len(whole) == len(tools) else None
 
@@ -151,8 +174,19 @@ class AnswerFormat:
     ) -> str:
         if native or not (tools or _has_calls(messages)):
             definitions = [tool.definition() for tool in tools] or None
-            return self._template.render(with_parsed_arguments(messages), tools=definitions, **values)
-        return self._template.render(described_in_messages(messages, tools, self.tool_format), **values)
+            fitting = with_parsed_arguments(self._with_calls(messages))
+            return self._template.render(fitting, tools=definitions, **values)
+        in_its_form = self._own is None and self._shown is not None
+        as_texts = not (in_its_form and self._template.traits.takes_calls_and_results)
+        described = described_in_messages(messages, tools, self.tool_format, as_texts)
+        return self._template.render(described, **values)
+
+    def _with_calls(self, messages: Messages) -> Messages:
+        """The messages with calls as text if the template drops them, and the text has their form."""
+        format = self._own or self._known
+        if format is None or isinstance(format, (XmlFormat, BareFormat)) or not _has_calls(messages):
+            return messages
+        return with_written_calls(messages, format) if self._template.traits.drops_calls else messages
 
     def _document(self, schema: Any, parameter: str) -> Document:
         """The engine's document of a schema. Compiles it alone too, for an error that names its place."""
@@ -172,17 +206,19 @@ class AnswerFormat:
             calls = XmlCallReader(form.format, schemas)
         elif isinstance(form.format, BareFormat):
             calls = BareCallReader(form.format)
+        elif isinstance(form.format, PythonFormat):
+            calls = PythonCallReader(form.format)
         elif form.format:
             calls = ToolCallReader(form.format)
         return AnswerReader(ReasoningReader(form.thoughts, form.thinking) if form.thoughts else None, calls)
 
 
-def _bare_arguments(tool: Tool) -> Arguments | None:
-    return bare_value_of(tool.enforced, tool.parameter)
-
-
-def _xml_arguments(tool: Tool) -> Arguments | None:
-    return arguments_of(tool.enforced, tool.parameter) if tool.is_strict else None
+def _own_arguments(format: OwnFormat, tool: Tool) -> Arguments | None:
+    """The arguments of a tool, if a grammar of this form enforces them."""
+    if isinstance(format, XmlFormat):
+        return arguments_of(tool.enforced, tool.parameter) if tool.is_strict else None
+    value = value_of(tool.enforced, tool.parameter)
+    return python_value_of(value) if isinstance(format, PythonFormat) else value
 
 
 def _has_calls(messages: Messages) -> bool:

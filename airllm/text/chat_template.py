@@ -23,10 +23,10 @@ import jinja2.parser
 from airllm.files.gguf import GgufFile
 from airllm.files.weight_file import ModelFileError, escape_controls, model_path, read_json
 from airllm.text.sandbox import MOST_WEIGHT, Sandbox, TooLong
+from airllm.text.template_traits import TemplateTraits, fit_message, is_parts
 from airllm.text.tokenizer import check_unicode
 
 _GGUF_KEY = "tokenizer.chat_template"
-_MARK = "\u2063mark\u2063"  # a text that no template contains
 
 
 class ChatTemplateError(ValueError):
@@ -66,10 +66,20 @@ def _environment() -> Sandbox:
 
 
 class ChatTemplate:
-    """A compiled template. `path` and `place` are for messages. ModelFileError if it does not compile."""
+    """A compiled template. `path` and `place` are for messages. `with_tools`: the template that renders
+    instead if there are tools. ModelFileError if it does not compile.
+    """
 
-    def __init__(self, source: str, path: Path, place: str = "", **names: str):
+    def __init__(
+        self,
+        source: str,
+        path: Path,
+        place: str = "",
+        with_tools: ChatTemplate | None = None,
+        **names: str,
+    ):
         self.source, self.path, self.place = source, path, place or "the chat template"
+        self.with_tools = with_tools
         self._names, self._sandbox = names, _environment()
         try:
             self._template = self._sandbox.from_string(source)
@@ -95,7 +105,9 @@ class ChatTemplate:
         `add_bos=False`: a template writes the bos token itself if the model needs one. Raises
         ChatTemplateError with the template's reason if it refuses these messages.
         """
-        checked = [self._template_message(message) for message in _check_messages(messages)]
+        if tools and self.with_tools:
+            return self.with_tools.render(messages, add_generation_prompt, tools, **variables)
+        checked = [fit_message(message, self.traits) for message in _check_messages(messages)]
         given = {"tools": tools, **variables, "add_generation_prompt": add_generation_prompt}
         try:
             return self._text(checked, given)
@@ -127,35 +139,10 @@ class ChatTemplate:
         text.encode()  # a lone surrogate, which no tokenizer accepts, is an error of the template
         return text
 
-    def _template_message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message in a form that the template supports: most support only texts as content."""
-        content = message.get("content")
-        if isinstance(content, list) and _is_parts(content) and not self._takes_parts:
-            return {**message, "content": "\n".join(part["text"] for part in content)}
-        if content is None and not (message.get("tool_calls") and self._takes_none):
-            return {**message, "content": ""}
-        return message
-
     @cached_property
-    def _takes_parts(self) -> bool:
-        """Whether the template itself joins the texts of OpenAI's content parts."""
-        text = self._try_render({"role": "user", "content": [{"type": "text", "text": _MARK}]})
-        return _MARK in text and "{'" not in text  # else it printed the list
-
-    @cached_property
-    def _takes_none(self) -> bool:
-        """Whether the template supports tool calls without a text."""
-        call = {"type": "function", "id": "123456789", "function": {"name": _MARK, "arguments": {}}}
-        user = {"role": "user", "content": "x"}
-        text = self._try_render(user, {"role": "assistant", "content": None, "tool_calls": [call]})
-        return _MARK in text and "None" not in text
-
-    @cached_property
-    def takes_tools(self) -> bool:
-        """Whether the template describes tools to the model."""
-        function = {"name": _MARK, "description": "x", "parameters": {"type": "object", "properties": {}}}
-        tool = {"type": "function", "function": function}
-        return _MARK in self._try_render({"role": "user", "content": "x"}, tools=[tool])
+    def traits(self) -> TemplateTraits:
+        """What the template supports."""
+        return TemplateTraits(self.source, self._try_render)
 
     def _try_render(self, *messages: dict[str, Any], tools: list[dict[str, Any]] | None = None) -> str:
         """The text of these messages; "" if the template fails on them."""
@@ -176,14 +163,9 @@ def _check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         content = message.get("content")
         if isinstance(content, str):
             check_unicode(f"chat: messages[{i}]: content", content)
-        elif isinstance(content, list) and _is_parts(content):
+        elif isinstance(content, list) and is_parts(content):
             _check_parts(i, content)
     return [dict(message) for message in messages]
-
-
-def _is_parts(content: list[Any]) -> bool:
-    """Whether these are OpenAI's content parts. Other lists are left to the template."""
-    return all(isinstance(part, Mapping) and "type" in part for part in content)
 
 
 def _check_parts(message: int, parts: list[Mapping[str, Any]]) -> None:
@@ -201,8 +183,13 @@ def _one_line(error: Exception) -> str:
     return escape_controls(" ".join(str(error).split()))
 
 
+_TOOL_USE = "tool_use"  # the template that transformers takes if there are tools
+
+
 def open_chat_template(path: str | PathLike[str], name: str = "default") -> ChatTemplate | None:
-    """The template of a GGUF file or Hugging Face folder, or None if it has none of this name."""
+    """The template of a GGUF file or Hugging Face folder, or None if it has none of this name. The default
+    template has the one for tools with it.
+    """
     path = model_path(path)
     if path.is_dir():
         return folder_chat_template(path, name)
@@ -218,7 +205,8 @@ def gguf_chat_template(path: Path, metadata: Mapping[str, Any], name: str = "def
         return None
     if not isinstance(source, str):
         raise ModelFileError(path, f"key {key}", f"is a {type(source).__name__}", "a str")
-    return ChatTemplate(source, path, f"key {key}", **_gguf_names(metadata))
+    with_tools = gguf_chat_template(path, metadata, _TOOL_USE) if name == "default" else None
+    return ChatTemplate(source, path, f"key {key}", with_tools, **_gguf_names(metadata))
 
 
 def _gguf_names(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -236,16 +224,17 @@ def folder_chat_template(folder: Path, name: str = "default") -> ChatTemplate | 
     path = folder / "tokenizer_config.json"
     config = read_json(path) if path.is_file() else {}
     names = {key: _text(config.get(key)) for key in ("bos_token", "eos_token")}
+    with_tools = folder_chat_template(folder, _TOOL_USE) if name == "default" else None
     alone = folder / "chat_template.jinja"
     if name != "default":
         alone = folder / "additional_chat_templates" / f"{Path(name).name}.jinja"
     if alone.is_file():
         try:
-            return ChatTemplate(alone.read_text(encoding="utf-8"), alone, **names)
+            return ChatTemplate(alone.read_text(encoding="utf-8"), alone, with_tools=with_tools, **names)
         except UnicodeDecodeError as error:
             raise ModelFileError(alone, "the chat template", f"is not UTF-8 ({error})") from None
     source = _template_named(path, config.get("chat_template"), name)
-    return None if source is None else ChatTemplate(source, path, "chat_template", **names)
+    return None if source is None else ChatTemplate(source, path, "chat_template", with_tools, **names)
 
 
 def _template_named(path: Path, templates: Any, name: str) -> str | None:

@@ -122,8 +122,12 @@ def harmony_grammar(form: AnswerForm, control: Mapping[str, int]) -> str:
     calls = [f"call_{i}" for i in range(len(form.calls))]
     for rule, (name, document) in zip(calls, form.calls, strict=True):
         assert isinstance(document, Mapping)
-        head = f'{token(CHANNEL)} {json.dumps(f"commentary to=functions.{name} ")} {token(CONSTRAIN)} "json"'
-        rules.append(f"{rule}: {head} {token(MESSAGE)} {_json(document)}")
+        to = f" to=functions.{name}"  # the recipient follows the channel, or the role
+        channel = f"{token(CHANNEL)} {json.dumps(f'commentary{to} ')}"
+        role = f'{json.dumps(to)} {token(CHANNEL)} "commentary "'
+        rules.append(
+            f'{rule}: ({channel} | {role}) {token(CONSTRAIN)}? "json" {token(MESSAGE)} {_json(document)}'
+        )
     options = [*([] if form.required else ["final"]), *calls]
     return "\n".join(["start: thoughts? answer", f"answer: {' | '.join(options)}", *rules])
 

@@ -31,6 +31,12 @@ def _gpt4o(digits: str, suffixes: str = "", but: str = "", line_ends: str = r"[\
 _DEEPSEEK_V3 = (
     r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES
 )
+# The letters with case of DeepSeek's first vocabulary: those of an old Unicode, without styled ones.
+_CASED = (
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅ"
+    "Ὀ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯ"
+    "ꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
 _KIMI_K2 = r"\p{Han}+|" + _gpt4o(r"\p{N}{1,3}", f"{_SUFFIXES}?", r"&&[^\p{Han}]", r"[\r\n]*")
 
 
@@ -56,7 +62,7 @@ class PreTokenizer:
 _BY_NAMES = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")),
-    "gpt-2 phi-2 mpt olmo exaone4 mellum modern-bert a.x-4.0 granite-docling trillion": PreTokenizer(
+    "gpt-2 phi-2 mpt olmo exaone4 mellum modern-bert a.x-4.0 granite-docling trillion gigachat": PreTokenizer(
         (_GPT2,)
     ),
     "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": PreTokenizer((r"\p{N}", _GPT2)),
@@ -65,16 +71,27 @@ _BY_NAMES = {
     ),
     "dbrx smaug-bpe chatglm-bpe": PreTokenizer((_gpt4(r"\p{N}{1,3}"),)),
     "glm4 glm5": PreTokenizer((_gpt4(r"\p{N}{1,3}"),), whole_pieces=True),
-    "qwen2 deepseek-r1-qwen hunyuan megrez stablelm2 solar-open grok-2 kormo": PreTokenizer(
+    "qwen2 deepseek-r1-qwen hunyuan megrez stablelm2 solar-open grok-2 kormo f2llmv2": PreTokenizer(
         (_gpt4(r"\p{N}"),)
     ),
     "qwen35": PreTokenizer((_gpt4(r"\p{N}", letters=r"\p{L}\p{M}"),)),
     "seed-coder": PreTokenizer((_gpt4(r"\p{N}", line_ends=""),)),
     "tekken": PreTokenizer((_gpt4o(r"\p{N}"),), whole_pieces=True, add_bos=True),
     "gpt-4o llama4 minimax-m2 kanana2": PreTokenizer((_gpt4o(r"\p{N}{1,3}", f"{_SUFFIXES}?"),)),
+    "granite-embed-multi-97m": PreTokenizer((_gpt4o(r"\p{N}{1,3}", f"{_SUFFIXES}?"),), whole_pieces=True),
     "kimi-k2": PreTokenizer((_KIMI_K2,)),
     "deepseek-v3 hunyuan-dense joyai-llm hy_v4": PreTokenizer(
         (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK_V3)
+    ),
+    "deepseek-llm": PreTokenizer(
+        (
+            r"[\r\n]",
+            rf"\s?[{_CASED}]+",
+            r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+            r"\s+$",
+            "[一-龥ࠀ-一가-퟿]+",
+            r"\p{N}",
+        )
     ),
     "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")),
     "viking": PreTokenizer((r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}")),

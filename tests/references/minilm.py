@@ -19,18 +19,22 @@ def main() -> None:
     folder = minilm.folder()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder).eval()
-    ids, vectors = [], []
-    for text in hard_texts():
-        tokens = tokenizer(text)["input_ids"]
+
+    def embed(tokens: list[int]) -> np.ndarray:
         with torch.no_grad():
             vector = model(torch.tensor([tokens])).last_hidden_state[0].mean(0)
-        ids.append(tokens)
-        vectors.append((vector / vector.norm()).numpy())
+        return (vector / vector.norm()).numpy()
+
+    ids = [tokenizer(text)["input_ids"] for text in hard_texts()]
+    vectors = [embed(tokens) for tokens in ids]
+    cut = {}
+    for most in minilm.CUT:
+        tokens = tokenizer(minilm.long_text(), truncation=True, max_length=most)["input_ids"]
+        cut |= {f"ids_{most}": np.array(tokens, np.uint16), f"vector_{most}": embed(tokens)}
     ends = np.cumsum([len(each) for each in ids])
     kept = [vectors[i] for i in range(0, len(vectors), minilm.EVERY)]
-    np.savez_compressed(
-        minilm.KEPT, ids=np.concatenate(ids).astype(np.uint16), ends=ends, vectors=np.stack(kept)
-    )
+    together = {"ids": np.concatenate(ids).astype(np.uint16), "ends": ends, "vectors": np.stack(kept)}
+    np.savez_compressed(minilm.KEPT, **together, **cut)
 
 
 if __name__ == "__main__":

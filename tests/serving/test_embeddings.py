@@ -55,6 +55,10 @@ def test_base64_tokens_and_fewer_dimensions(server):
         ({"input": ""}, "input"), ({"input": []}, "input"), ({"input": ["a", ""]}, "input[1]"),
         ({"input": ["a", 1.5]}, "input[1]"), ({"input": [1, 10**9]}, "input[1]"),
         ({"input": "a", "dimensions": 65}, "dimensions"), ({"input": "a" * 1000}, "input"),
+        ({"input": "a" * 1000, "truncate": False}, "input"),
+        ({"input": "a", "truncate": False, "truncate_prompt_tokens": 5}, "truncate"),
+        ({"input": "a", "truncate_prompt_tokens": 10**9}, "truncate_prompt_tokens"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
     ),
 )  # fmt: skip
 def test_what_is_refused(server, ask, param):
@@ -62,6 +66,21 @@ def test_what_is_refused(server, ask, param):
         answer = client.post("/v1/embeddings", json=ask)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+def test_a_text_that_is_too_long_may_be_cut(server):
+    text = "the hen sings " * 90
+    tokens = server.engine.tokens_to_embed(text)
+    asked = {5: {"truncate_prompt_tokens": 5}, True: {"truncate": True}}
+    with server.http() as client:
+        for truncate, fields in (*asked.items(), (True, {"truncate_prompt_tokens": -1})):
+            ask = {"input": [text, tokens, "a"], **fields}
+            whole = client.post("/v1/embeddings", json=ask).json()
+            found = [each["embedding"] for each in whole["data"]]
+            cut = server.engine.tokens_to_embed(text, truncate=truncate)
+            np.testing.assert_allclose(found[0], server.engine.embed_tokens([cut])[0], atol=1e-7)
+            assert found[1] == found[0] and whole["usage"]["prompt_tokens"] == 2 * len(cut) + 1
+            np.testing.assert_allclose(found[2], server.engine.embed("a"), atol=1e-7)
 
 
 def test_another_model(server):

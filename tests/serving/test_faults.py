@@ -281,7 +281,7 @@ FIELDS = {
         "stream",
         "top_logprobs",
     ),
-    "/v1/embeddings": ("input", "dimensions"),
+    "/v1/embeddings": ("input", "dimensions", "truncate", "truncate_prompt_tokens"),
     "/tokenize": ("prompt", "messages", "content", "tools", "with_pieces"),
     "/detokenize": ("tokens",),
 }

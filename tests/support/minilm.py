@@ -9,7 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support.tokenizer_files import hard_texts
+
 KEPT = Path(__file__).parents[1] / "data" / "minilm.npz"
+CUT = (16, 256)  # tokens that a long text is cut to; the latter is what the model's files say
 EVERY = 8  # the vector of every so-manieth text is kept
 
 
@@ -33,3 +36,13 @@ def vectors() -> np.ndarray:
     """Of every `EVERY`-th hard text (texts, 384)."""
     with np.load(KEPT) as kept:
         return kept["vectors"]
+
+
+def long_text() -> str:
+    return " ".join(hard_texts())
+
+
+def cut() -> list[tuple[int, list[int], np.ndarray]]:
+    """Of the long text, cut to so many tokens: the ids and the vector (384)."""
+    with np.load(KEPT) as kept:
+        return [(most, kept[f"ids_{most}"].tolist(), kept[f"vector_{most}"]) for most in CUT]

@@ -21,6 +21,7 @@ PIECES = DATA / "pieces.json"
 BYTE_PAIRS = (
     "smollm", "default", "gpt-2", "starcoder", "llama-bpe", "qwen2", "tekken", "deepseek-v3", "dbrx",
     "gpt-4o", "qwen35", "seed-coder", "deepseek-coder", "falcon", "viking",
+    "deepseek-llm",
 )  # fmt: skip
 # ... and a SentencePiece vocabulary with these keys.
 SENTENCE_PIECES: dict[str, dict[str, Any]] = {

@@ -382,7 +382,7 @@ def test_a_response_format_with_tools_allows_either(answers, tokenizer):
 @pytest.mark.parametrize(
     ("prompt", "good", "wrong"),
     (
-        ("", ["<think>\nhm\n</think>\n\n{}", "{}"], ["hm</think>{}", "<think>{}"]),
+        ("", ["<think>\nhm\n</think>\n\n{}", "\n<think>hm</think>{}", "{}"], ["hm</think>{}", "<think>{}"]),
         ("<think>\n", ["hm</think>\n\n{}", "</think>{}"], ["{}", "<think>"]),
         ("<think>\n\n</think>\n\n", ["{}"], ["<think>hm</think>{}"]),
     ),
@@ -395,6 +395,24 @@ def test_thoughts_come_before_json(prompt, good, wrong, answers, tokenizer):
         assert plan.new_reader().read(text, True).text == "{}"
     for text in wrong:
         assert allowed(plan.new_constraint, tokenizer, text) is not None, text
+
+
+@pytest.mark.parametrize("markers", ([], ["<think>", "</think>"]), ids=("as text", "as control tokens"))
+def test_white_space_may_come_before_thoughts(markers, tmp_path):
+    """GLM 4.5 begins its answers with a line end, then thinks."""
+    pytest.importorskip("llguidance")
+    path = speaking_model.write(tmp_path / "model") / "tokenizer.json"
+    whole = tokenizers.Tokenizer.from_file(str(path))
+    whole.add_special_tokens(markers)
+    whole.save(str(path))
+    tokenizer = folder_tokenizer(path.parent)
+    template = TEMPLATES[HERMES] + "{# <think> </think> #}"
+    plan = AnswerFormat(tokenizer, ChatTemplate(template, Path("model"))).plan(QUESTION, tools=TOOLS)
+    call = HERMES.write([("now", "{}")])
+    for text in ("\n<think>hm</think>", "<think>\nhm\n</think>\n\n", "\n", ""):
+        for rest in (call, "Hi", "I look. " + call):
+            assert allowed(plan.new_constraint, tokenizer, text + rest, special=True) is None, text + rest
+    assert read_in_pieces(plan.new_reader(), [*f"\n<think>hm</think>\n{call}"]) == ("", "hm", [("now", "{}")])
 
 
 @pytest.mark.parametrize(

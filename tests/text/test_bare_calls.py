@@ -13,8 +13,9 @@ from airllm.text.answers import AnswerFormat, AnswerReader
 from airllm.text.chat_template import ChatTemplate
 from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import Grammars
-from airllm.text.tools.bare_formats import GEMMA, bare_format_of, bare_value_of
+from airllm.text.tools.bare_formats import GEMMA, bare_format_of
 from airllm.text.tools.bare_reader import BareCallReader
+from airllm.text.tools.values import value_of
 from tests.support import random_texts, speaking_model
 from tests.support.random_texts import generate
 from tests.text.test_answers import QUESTION, cuts, read_in_pieces
@@ -166,7 +167,7 @@ def test_required_calls_are_valid(answers, tokenizer):
     plan = answers.plan(QUESTION, tools=[tool], tool_choice="required", parallel_tool_calls=False)
     assert allowed(plan.new_constraint, tokenizer, "No.") == 0
     found = 0
-    for seed in range(6):
+    for seed in range(12):
         if text := generate(plan.new_constraint, tokenizer, seed, 400):
             left, _, ((name, arguments),) = read_in_pieces(plan.new_reader(), [text])
             assert (left, name) == ("", "unit")
@@ -191,13 +192,14 @@ def test_thoughts_come_before_a_call(answers, tokenizer):
     "parameters",
     (
         {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}},
-        {"type": "object", "properties": {"a": {"type": ["string", "null"]}}},
+        {"type": "object", "properties": {"a": {"type": ["string", "null"], "enum": ["x", None]}}},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
         {"type": "object", "properties": {"a b": {"type": "string"}}},
         {"type": "object", "minProperties": 1},
     ),
 )
 def test_what_cannot_be_enforced_is_asked_for_as_json(parameters, answers, tokenizer):
-    assert bare_value_of(parameters, "tools") is None
+    assert value_of(parameters, "tools") is None
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     plan = answers.plan(QUESTION, tools=[tool], tool_choice="required")
     assert "You can call these functions" in plan.prompt

@@ -13,6 +13,7 @@ from airllm.text.chat_template import ChatTemplate
 from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import Grammars
 from airllm.text.harmony import MARKERS, HarmonyReader
+from airllm.text.tools.formats import HARMONY
 from tests.support import speaking_model
 from tests.support.random_texts import allowed
 
@@ -31,6 +32,21 @@ TEMPLATE = (
     "{% if tools %}{{ tools | tojson }} to=functions.{% endif %}"
     "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
     "<|start|>assistant{# <|channel|> #}"
+)
+
+# As gpt-oss' own template: tools in TypeScript, the recipient in parts, and thoughts in a key of its own,
+# which may not stand beside a text.
+TYPESCRIPT = (
+    "{% if tools %}<|start|>developer<|message|>namespace functions {\n{% for tool in tools %}"
+    "{{ '// ' + tool.function.description + '\n' + 'type ' + tool.function.name + ' = (_: {' }}"
+    "{% for name, each in tool.function.parameters.properties.items() %}{{ name + ': ' + each.type + ',' }}"
+    "{% endfor %}}) => any;\n{% endfor %}} // namespace functions<|end|>{% endif %}"
+    "{% for m in messages %}{% if m.tool_calls %}{% set call = m.tool_calls[0].function %}"
+    "{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
+    "<|start|>assistant<|channel|>analysis<|message|>{{ m.content or m.thinking }}<|end|>"
+    "{{ '<|start|>assistant to=' }}\n    {{- 'functions.' + call.name }}<|channel|>commentary json<|message|>"
+    "{{ call.arguments | tojson }}<|call|>{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>"
+    "{% endif %}{% endfor %}<|start|>assistant"
 )
 
 
@@ -119,6 +135,40 @@ def test_tools_allow_text_or_calls(answers, tokenizer):
     assert answers.plan(QUESTION).new_constraint is None
 
 
+@pytest.fixture(scope="module")
+def in_typescript(tokenizer):
+    pytest.importorskip("llguidance")
+    return AnswerFormat(tokenizer, ChatTemplate(TYPESCRIPT, Path("model")), Grammars(tokenizer))
+
+
+def test_a_template_that_describes_tools_in_typescript_gets_the_tools(in_typescript, tokenizer):
+    plan = in_typescript.plan(QUESTION, tools=TOOLS)
+    assert in_typescript.tool_format is HARMONY and "type weather = (_: {city: string,})" in plan.prompt
+    assert "You can call these functions" not in plan.prompt
+    other = CALL.replace(
+        "<|channel|>commentary to=functions.weather <|constrain|>",
+        " to=functions.weather<|channel|>commentary ",
+    )
+    for call in (CALL, other):
+        assert follows(plan, tokenizer, THOUGHTS + call)
+        assert follows(plan, tokenizer, call.removeprefix("<|start|>assistant"))
+        assert not follows(plan, tokenizer, THOUGHTS + call.replace("weather", "train"))
+        assert plan.new_reader().read(THOUGHTS + call, True).calls[0].name == "weather"
+
+
+@pytest.mark.parametrize(
+    ("text", "thought"), (("", "Rain?"), (None, "Rain?"), ("I look.", "Rain?\n\nI look."))
+)
+def test_thoughts_before_a_call_are_in_the_history(text, thought, in_typescript):
+    call = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    told = {"role": "assistant", "content": text, "reasoning_content": "Rain?", "tool_calls": [call]}
+    prompt = in_typescript.plan([*QUESTION, told, {"role": "tool", "content": "5"}], tools=TOOLS).prompt
+    assert (
+        f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant to=functions.weather<|" in prompt
+    )
+    assert '<|message|>{"city": "Rome"}<|call|><|start|>tool<|message|>5<|end|>' in prompt
+
+
 def test_a_response_format_is_that_of_the_final_message(answers, tokenizer):
     schema = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
     plan = answers.plan(QUESTION, response_format=schema)
@@ -134,3 +184,5 @@ def test_a_template_whose_markers_are_no_tokens_is_read_as_text(tmp_path):
     plain = folder_tokenizer(speaking_model.write(tmp_path))
     plan = AnswerFormat(plain, ChatTemplate(TEMPLATE, Path("model")), Grammars(plain)).plan(QUESTION)
     assert plan.new_reader().read(FINAL, True).text == FINAL
+    asked = AnswerFormat(plain, ChatTemplate(TYPESCRIPT, Path("model")), Grammars(plain))
+    assert "You can call these functions" in asked.plan(QUESTION, tools=TOOLS).prompt

@@ -184,13 +184,17 @@ class ResponsesRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True)
 
 
 class EmbeddingsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /v1/embeddings"""
+    """POST /v1/embeddings, with the fields that TEI and Ollama (`truncate`) and vLLM
+    (`truncate_prompt_tokens`, -1 for as many as the model supports) add.
+    """
 
     input: str | list[Any]
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Positive | None = None
     prompt_name: str | None = None
+    truncate: bool | None = None
+    truncate_prompt_tokens: int | None = None
     user: str | None = None
 
 

@@ -174,10 +174,36 @@ COHERE = ToolFormat(
 )  # fmt: skip
 
 
+# What LFM2 writes if it is asked for JSON. Without that, it writes Python: `python_formats.py`.
+LFM2_JSON = ToolFormat(
+    "lfm2-json", "<|tool_call_start|>",
+    first="<|tool_call_start|>[", call='{"name": "', middle='", "arguments": ', after="}", between=", ",
+    last="]<|tool_call_end|>",
+    head=re.compile(r"<\|tool_call_start\|>\s*\[" + _JSON_HEAD),
+    next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
+    tail=re.compile(_JSON_TAIL + r"\s*\]\s*<\|tool_call_end\|>"), end="}]<|tool_call_end|>",
+    control=("<|tool_call_end|>",), spaced=False,
+)  # fmt: skip
+
+
+def shows_lfm2(template: str) -> bool:
+    """Whether a chat template is LFM2's. Those of LFM2.5 only have the last of these signs."""
+    return any(
+        sign in template for sign in ("<|tool_call_start|>", "<|tool_list_start|>", "List of tools: [")
+    )
+
+
+def shows_harmony(template: str) -> bool:
+    """Whether a chat template writes calls in channels; it may put the name together of parts."""
+    return "<|channel|>" in template and re.search(r"to=\W*functions\.", template) is not None
+
+
 def format_of(template: str) -> ToolFormat | None:
     """The form that a chat template's source shows; None if it shows none that is known."""
-    if "to=functions." in template and "<|channel|>" in template:
+    if shows_harmony(template):
         return HARMONY
+    if shows_lfm2(template):
+        return LFM2_JSON
     if KIMI.first in template:
         return KIMI
     if "<|START_ACTION|>" in template:

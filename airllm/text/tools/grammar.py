@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airllm.text.reasoning import ReasoningTags
-from airllm.text.tools.bare_formats import BareFormat, BareGrammar, Value
+from airllm.text.tools.bare_formats import BareFormat, BareGrammar
 from airllm.text.tools.formats import NUMBER, PYTHON_TAG, ToolFormat
+from airllm.text.tools.python_formats import PythonFormat, PythonGrammar
+from airllm.text.tools.values import Value
 from airllm.text.tools.xml_formats import Argument, XmlFormat
 from airllm.text.vocabulary import Vocabulary
 
@@ -19,7 +21,7 @@ _MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # what may be a control token
 _ANY_TEXT = "/(?s:.*)/"
 
 Document = Mapping[str, Any]  # the engine's document of a JSON schema
-Arguments = Document | Sequence[Argument] | Value  # the latter are written as XML and as Gemma 4 does
+Arguments = Document | Sequence[Argument] | Value  # the latter: as XML, as Gemma 4 and LFM2 do
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,18 @@ class _Writer:
             return ""
         self.rules.append(f"thoughts: {self._up_to('thoughts_end', self.form.thoughts.end, _ANY_TEXT)} GAP")
         self.rules.append(r"GAP: /[\n ]{0,4}/")
-        return "thoughts" if self.form.thinking else f"({self._literal(self.form.thoughts.begin)} thoughts)?"
+        return (
+            "thoughts"
+            if self.form.thinking
+            else f"({self._thoughts_begin(self.form.thoughts.begin)} thoughts)?"
+        )
+
+    def _thoughts_begin(self, begin: str) -> str:
+        """The tag before thoughts. White space may come before it: GLM 4.5 begins with a line end."""
+        if any(marker in begin for marker in self.control):
+            return f"GAP? {self._literal(begin)}"
+        self.rules.append(rf"BEGIN: /[\n ]{{0,4}}{_escape(begin)}/")
+        return "BEGIN"
 
     def _text(self) -> str:
         """The answer without calls."""
@@ -118,19 +131,23 @@ class _Writer:
         if isinstance(arguments, Mapping):
             return _json(arguments)
         if not isinstance(arguments, Sequence):
-            return self._bare(call, arguments)
+            return self._value(call, arguments)
         parts = []
         for i, each in enumerate(arguments):
             written = self._argument(f"value_{call}_{i}", each)
             parts.append(written if each.required else f"({written})?")
         return " ".join(parts)
 
-    def _bare(self, call: int, arguments: Value) -> str:
-        format = self.form.format
-        assert isinstance(format, BareFormat)
-        quote = self._literal(format.quote)
-        grammar = BareGrammar(quote, format.quote in self.control, f"value_{call}_")
-        written = grammar.write(arguments)
+    def _value(self, call: int, arguments: Value) -> str:
+        format, prefix = self.form.format, f"value_{call}_"
+        grammar: BareGrammar | PythonGrammar
+        if isinstance(format, PythonFormat):
+            grammar = PythonGrammar(prefix)
+            written = grammar.arguments(arguments)
+        else:
+            assert isinstance(format, BareFormat)
+            grammar = BareGrammar(self._literal(format.quote), format.quote in self.control, prefix)
+            written = grammar.write(arguments)
         self.rules += grammar.rules
         return written
 
@@ -160,7 +177,7 @@ class _Writer:
         """The terminal of free text, which does not begin like thoughts, nor with the expression `but`."""
         begins = [but] if but else []
         if self.form.thoughts is not None and not self.form.thinking:
-            begins.append(r"\s*" + re.escape(self.form.thoughts.begin).replace("\\\n", r"\n"))
+            begins.append(r"\s*" + _escape(self.form.thoughts.begin))
         hidden = "".join(f" & ~/(?:{begin})(?s:.*)/" for begin in begins)
         self.rules.append(f"PLAIN: {_ANY_TEXT}{hidden}")
 
@@ -184,6 +201,11 @@ class _Writer:
             for part in parts
             if part
         )
+
+
+def _escape(text: str) -> str:
+    """The expression of exactly this text, on one line."""
+    return re.escape(text).replace("\\\n", r"\n").replace("/", r"\/")
 
 
 def _json(document: Document) -> str:

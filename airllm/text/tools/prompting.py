@@ -41,15 +41,35 @@ def _parse_arguments(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": parsed}} if isinstance(parsed, dict) else call
 
 
+def with_written_calls(messages: Sequence[Message], format: ToolFormat) -> list[Message]:
+    """The messages with calls as the end of a text, for a template that drops them."""
+    return [_with_written_calls(message, format) for message in messages]
+
+
+def _with_written_calls(message: Message, format: ToolFormat) -> Message:
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if not calls:
+        return message
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {
+        **rest,
+        "content": _content(message) + format.write([_name_and_arguments(call) for call in calls]),
+    }
+
+
 def described_in_messages(
-    messages: Sequence[Message], tools: Sequence[Tool], format: ToolFormat
+    messages: Sequence[Message], tools: Sequence[Tool], format: ToolFormat, as_texts: bool
 ) -> list[Message]:
-    """The messages for a template without tools."""
-    texts = [_as_text(message, format) for message in messages]
+    """The messages for a template that does not tell a model of its tools. `as_texts`: it does not write
+    calls and their results either.
+    """
+    told = (
+        [_as_text(message, format) for message in messages] if as_texts else with_parsed_arguments(messages)
+    )
     if not tools:
-        return texts
-    standing = "\n\n".join(_content(message) for message in texts[:1] if message.get("role") == "system")
-    rest = texts[1:] if standing else texts
+        return told
+    standing = "\n\n".join(_content(message) for message in told[:1] if message.get("role") == "system")
+    rest = told[1:] if standing else told
     system = "\n\n".join(filter(None, (standing, describe_tools(tools, format))))
     return [{"role": "system", "content": system}, *rest]
 

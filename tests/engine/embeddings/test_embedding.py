@@ -14,6 +14,7 @@ from airllm.engine.embedding import NoEmbeddings
 from airllm.files.open_weights import open_weights
 from airllm.files.weight_file import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.memory.kv_cache import ContextFull
 from tests.support import speaking_model, tiny_models
 
 MODES = {"last": "lasttoken", "mean": "mean_tokens", "cls": "cls_token"}
@@ -139,6 +140,67 @@ def test_a_folder_as_sentence_transformers_writes_it_has_no_prefix(tmp_path):
         assert np.array_equal(engine.embed_tokens([[1, 2, 3]]), before)
 
 
+def test_a_text_that_is_too_long_is_an_error_unless_it_may_be_cut(embedding_model):
+    with LayerWiseInferenceEngine(embedding_model) as engine:
+        text, closing = "the hen sings " * 20, engine.tokenizer.closing_id
+        whole = engine.tokens_to_embed(text)
+        with pytest.raises(ContextFull, match="expected at most 64"):
+            engine.embed(["a", text])
+        cut = engine.tokens_to_embed(text, truncate=True)
+        assert cut == [*whole[:63], closing] and engine.tokens_to_embed(text, truncate=5) == [
+            *whole[:4],
+            closing,
+        ]
+        assert np.array_equal(engine.embed(text, truncate=True), engine.embed_tokens([cut])[0])
+        assert np.array_equal(engine.embed("a", truncate=True), engine.embed("a"))
+        for wrong in (65, 1, 0, -1):
+            with pytest.raises(
+                ValueError, match=f"truncate has value {wrong}, expected True, False, or 2 to 64"
+            ):
+                engine.embed("a", truncate=wrong)
+
+
+@pytest.mark.parametrize(
+    ("files", "longest"),
+    (
+        ({}, None),
+        (
+            {
+                "sentence_bert_config.json": {"max_seq_length": 9},
+                "tokenizer_config.json": {"model_max_length": 20},
+            },
+            9,
+        ),
+        ({"sentence_bert_config.json": {"max_seq_length": None}}, None),
+        ({"tokenizer_config.json": {"model_max_length": 20}}, 20),
+        ({"tokenizer_config.json": {"model_max_length": 10**30}}, None),
+        ({"0_Transformer/sentence_bert_config.json": {"max_seq_length": 12}}, 12),
+        ({"sentence_bert_config.json": {"max_seq_length": 999}}, 64),
+    ),
+)
+def test_the_files_say_where_a_text_is_cut(files, longest, embedding_model):
+    modules = json.loads((embedding_model / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer" if any("/" in name for name in files) else ""
+    (embedding_model / "modules.json").write_text(json.dumps(modules))
+    for name, content in files.items():
+        (embedding_model / name).parent.mkdir(exist_ok=True)
+        (embedding_model / name).write_text(json.dumps(content))
+    with LayerWiseInferenceEngine(embedding_model) as engine:
+        assert len(engine.tokens_to_embed("the hen sings " * 20, truncate=True)) == (
+            longest or engine.context
+        )
+
+
+def test_a_length_that_is_none_is_an_error(embedding_model):
+    (embedding_model / "0_Transformer").mkdir()
+    (embedding_model / "0_Transformer" / "sentence_bert_config.json").write_text('{"max_seq_length": "x"}')
+    with (
+        LayerWiseInferenceEngine(embedding_model) as engine,
+        pytest.raises(ModelFileError, match="max_seq_le"),
+    ):
+        engine.embed("a")
+
+
 def test_the_command(embedding_model, capsys, monkeypatch):
     assert commands.main(["embed", str(embedding_model), "a text", "another"]) == 0
     vectors = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -147,6 +209,16 @@ def test_the_command(embedding_model, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", iter(["a text\n"]))
     assert commands.main(["embed", str(embedding_model)]) == 0
     assert json.loads(capsys.readouterr().out) == vectors[0]
+    long = "the hen " * 50
+    assert commands.main(["embed", str(embedding_model), long]) == 1
+    assert "expected at most 64, the context; truncate" in capsys.readouterr().err
+    assert commands.main(["embed", str(embedding_model), "--truncate", long, "a text"]) == 0
+    vectors = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    with LayerWiseInferenceEngine(embedding_model) as engine:
+        np.testing.assert_allclose(vectors, engine.embed([long, "a text"], truncate=True), atol=1e-7)
+    with pytest.raises(SystemExit):
+        commands.main(["embed", str(embedding_model), "--truncate", "a text", "--other"])
+    assert "unrecognized arguments: a text --other" in capsys.readouterr().err
 
 
 def test_info_says_how(embedding_model, folder, capsys):

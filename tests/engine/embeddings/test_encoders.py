@@ -305,3 +305,12 @@ def test_the_vectors_of_minilm_are_those_of_transformers(real):
 def test_close_texts_have_close_vectors(real):
     a, b, c = real.embed(["A cat sits on the mat.", "The cat is sitting on a mat.", "Stocks fell on Monday."])
     assert a @ b > 0.8 and a @ c < 0.2
+
+
+def test_a_text_is_cut_as_transformers_does(real):
+    """By as many tokens as sentence-transformers, if the caller names no number."""
+    text = minilm.long_text()
+    for (most, ids, vector), truncate in zip(minilm.cut(), (16, True), strict=True):
+        assert real.tokens_to_embed(text, truncate=truncate) == ids and len(ids) == most
+        assert np.abs(real.embed(text, truncate=truncate) - vector).max() < 1e-6
+    assert len(real.tokens_to_embed(text)) > real.context
