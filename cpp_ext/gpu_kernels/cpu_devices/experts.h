@@ -9,5 +9,7 @@
 #include "linear_experts.inc"
 #endif
 #else
+#include "order_best.h"
 #include "../common/routing.inc"
+#include "norm_route.inc"
 #endif

@@ -1,8 +1,10 @@
-// A layer's experts: their choice, and the sum of their results; with EXPERT_FORMAT, the products with
-// weights of that format instead. OpenCL compiles a format when it is first needed.
+// A layer's experts: the router, their choice, and the sum of their results; with EXPERT_FORMAT, the products
+// with weights of that format instead. OpenCL compiles a format when it is first needed.
 #ifdef EXPERT_FORMAT
 #define UNPACKING_ALONE
 #include "../common/linear_experts.inc"
 #else
+#include "order_best.h"
 #include "../common/routing.inc"
+#include "norm_route.inc"
 #endif

@@ -1,0 +1,21 @@
+// The experts of a layer in two launches, for weights of EXPERT_FORMAT, and of SHARED_FORMAT of the shared
+// expert; SHARED_APART is defined if that is another. OpenCL compiles a pair of formats when it is first
+// needed.
+#define UNPACKING_ALONE
+#include "../common/formats.h"
+#include "../common/formulas.h"
+#include "order_best.h"
+#include "../common/choice.h"
+
+#define FORMAT EXPERT_FORMAT
+#include "../common/dot_pair.inc"
+#undef FORMAT
+#ifdef SHARED_APART
+#define FORMAT SHARED_FORMAT
+#include "../common/dot_pair.inc"
+#undef FORMAT
+#endif
+
+#define DOT_PAIR(format) JOIN(dot_pair, format)
+#define MIXTURE(name) name
+#include "../common/mixture.inc"
