@@ -18,4 +18,6 @@
 
 #define DOT_PAIR(format) JOIN(dot_pair, format)
 #define MIXTURE(name) name
+#define OF_UP EACH_NTH
+#define OF_DOWN EACH_NTH
 #include "../common/mixture.inc"
