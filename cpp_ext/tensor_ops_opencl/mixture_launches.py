@@ -29,9 +29,9 @@ def _route(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], for
     """On a CPU device, each work-group has the normed row in memory of its own."""
     (rows, dim), experts = arrays["x"].shape, arrays["router"].shape[0]
     columns = experts + ("gate" in arrays)
-    names = (*_given(arrays, "x", "residual", "norm", "router", "bias", "gate"), *_given(outs, "total", "normed"))
+    names = _given(arrays, "x", "residual", "norm", "router", "bias", "gate")
     types = (np.uint32(type_of(arrays.get(name))) for name in ("norm", "router", "gate"))
-    arguments = (*names, "logits", *_numbers(rows, dim, experts), np.float32(numbers["eps"]), *types)
+    arguments = (*names, "total", "normed", "logits", *_numbers(rows, dim, experts), np.float32(numbers["eps"]), *types)
     if form == "gpu":
         groups = rows * ceil_div(columns, 2)
         return Plan((Launch("experts", "norm_route", arguments, groups, _GROUP),))

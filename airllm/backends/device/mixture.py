@@ -150,14 +150,14 @@ def _route(ops: Any, x: Tensor, weights: Mapping[str, Any]) -> Tensor:
         "gate": weights.get("shared_expert.router"),
     }  # fmt: skip
     columns = len(matrices["router"]) + (matrices["gate"] is not None)
-    outs, later = {"logits": ops.empty((len(x), columns))}, x.pending
-    if not isinstance(later, NormedSum):
-        _start(ops, "norm_route", {"x": x, **matrices}, {"eps": 0.0}, outs)
-        return outs["logits"]
-    outs |= {name: ops.empty(x.shape) for name in ("total", "normed")}
-    read = {"x": later.x, "residual": later.residual, "norm": later.weight}
-    _start(ops, "norm_route", read | matrices, {"eps": later.eps}, outs)
-    later.become(outs["total"], outs["normed"])
+    later, shape, arrays, eps = x.pending, (1,), {"x": x}, 0.0
+    if isinstance(later, NormedSum):
+        shape, eps = x.shape, later.eps
+        arrays = {"x": later.x, "residual": later.residual, "norm": later.weight}
+    outs = {"total": ops.empty(shape), "normed": ops.empty(shape), "logits": ops.empty((len(x), columns))}
+    _start(ops, "norm_route", arrays | matrices, {"eps": eps}, outs)
+    if isinstance(later, NormedSum):
+        later.become(outs["total"], outs["normed"])
     return outs["logits"]
 
 

@@ -28,6 +28,9 @@
 #undef OF_DOWN
 #endif
 
+// Rows of floats may be no whole vectors.
+#if !(JOIN(IS_VECTOR, EXPERT_FORMAT) && JOIN(IS_VECTOR, SHARED_FORMAT)) || JOIN(IS_FLOAT, EXPERT_FORMAT) || \
+    JOIN(IS_FLOAT, SHARED_FORMAT)
 #define FORMAT EXPERT_FORMAT
 #include "../common/dot_pair.inc"
 #undef FORMAT
@@ -41,3 +44,4 @@
 #define OF_UP EACH_NTH  // a sixth faster than adjacent ones; OF_DOWN is a sixth slower so
 #define OF_DOWN ADJACENT
 #include "../common/mixture.inc"
+#endif
