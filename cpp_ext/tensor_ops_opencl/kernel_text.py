@@ -25,6 +25,8 @@ def text(form: str, family: str) -> str:
     before = [f"#define {kind}_FORMAT {each}\n" for kind, each in zip(("EXPERT", "SHARED"), of, strict=False)]
     if len(set(of)) > 1:
         before.append("#define SHARED_APART\n")
+    if form == "cpu":
+        before.append("#define ONE_WORK_ITEM\n")
     return "".join(before) + _resolve_includes(folder() / FORMS[form] / f"{name}.h")
 
 

@@ -5,6 +5,10 @@
 #include "order_best.h"
 #include "../common/choice.h"
 
+// A work-group takes adjacent tasks, so that each core reads one stream.
+#define TASKS_OF(i, of, all) \
+  for (U64 task = i * ((all + of - 1) / of); task < min(all, (i + 1) * ((all + of - 1) / of)); ++task)
+
 #if JOIN(IS_VECTOR, EXPERT_FORMAT) && JOIN(IS_VECTOR, SHARED_FORMAT)
 #define FORMAT EXPERT_FORMAT
 #include "dot_rows.inc"
@@ -19,13 +23,9 @@
 #undef MOST_ROWS
 #define DOT_PAIR(format) JOIN(cpu_dot_pair, format)
 #define MIXTURE(name) JOIN(cpu, name)
-#define OF_UP ADJACENT  // so that each core reads one stream
-#define OF_DOWN ADJACENT
 #include "../common/mixture.inc"
 #undef DOT_PAIR
 #undef MIXTURE
-#undef OF_UP
-#undef OF_DOWN
 #endif
 
 // Rows of floats may be no whole vectors.
@@ -41,7 +41,5 @@
 #endif
 #define DOT_PAIR(format) JOIN(dot_pair, format)
 #define MIXTURE(name) name
-#define OF_UP EACH_NTH  // a sixth faster than adjacent ones; OF_DOWN is a sixth slower so
-#define OF_DOWN ADJACENT
 #include "../common/mixture.inc"
 #endif

@@ -18,6 +18,5 @@
 
 #define DOT_PAIR(format) JOIN(dot_pair, format)
 #define MIXTURE(name) name
-#define OF_UP EACH_NTH
-#define OF_DOWN EACH_NTH
+#define TASKS_OF(i, of, all) for (U64 task = i; task < all; task += of)
 #include "../common/mixture.inc"
