@@ -31,7 +31,15 @@ def _route(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], for
     columns = experts + ("gate" in arrays)
     names = _given(arrays, "x", "residual", "norm", "router", "bias", "gate")
     types = (np.uint32(type_of(arrays.get(name))) for name in ("norm", "router", "gate"))
-    arguments = (*names, "total", "normed", "logits", *_numbers(rows, dim, experts), np.float32(numbers["eps"]), *types)
+    arguments = (
+        *names,
+        "total",
+        "normed",
+        "logits",
+        *_numbers(rows, dim, experts),
+        np.float32(numbers["eps"]),
+        *types,
+    )
     if form == "gpu":
         groups = rows * ceil_div(columns, 2)
         return Plan((Launch("experts", "norm_route", arguments, groups, _GROUP),))
@@ -43,7 +51,12 @@ def _route(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], for
 def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int) -> Plan:
     weight, (rows, k), shared = arrays["weight"], arrays["x"].shape, arrays.get("shared")
     n, shared_n = weight.shape[1] // 2, shared.shape[0] // 2 if shared is not None else 0
-    memory = (*_given(arrays, "x", "logits", "selection_bias", "weight", "bias", "shared"), "out", "ids", "weights")
+    memory = (
+        *_given(arrays, "x", "logits", "selection_bias", "weight", "bias", "shared"),
+        "out",
+        "ids",
+        "weights",
+    )
     sizes = (rows, weight.shape[0], *(numbers[name] for name in ("used", "groups", "groups_used")))
     kinds = *(np.uint32(numbers[name]) for name in ("sigmoid", "normalize")), np.float32(numbers["scale"])
     flags = (np.uint32(numbers[name]) for name in ("shared_gate", "scales_input", "activation"))
@@ -59,7 +72,9 @@ def _down(arrays: Mapping[str, Any], outs: Any, numbers: Any, form: str, units: 
     shared_n = shared.shape[-1] if shared is not None else 0
     memory = (*_given(arrays, "x", "ids", "weights", "weight", "bias", "shared"), "out")
     arguments = (*memory, *_numbers(rows, used, n, shared_n, width))
-    return Plan((_launch("mixture_down", arrays, arguments, (n, shared_n), rows, ceil_div(width, 2), form, units),))
+    return Plan(
+        (_launch("mixture_down", arrays, arguments, (n, shared_n), rows, ceil_div(width, 2), form, units),)
+    )
 
 
 def _launch(
@@ -72,8 +87,8 @@ def _launch(
     form: str,
     units: int,
 ) -> Launch:
-    """The kernel for the formats of experts and shared expert, whose rows have these lengths. `tasks`: of each
-    of the rows of x.
+    """The kernel for the formats of experts and shared expert, whose rows have these lengths. `tasks`: of
+    each of the rows of x.
     """
     name = _format(arrays["weight"])
     shared = _format(arrays["shared"]) if "shared" in arrays else name
@@ -82,7 +97,9 @@ def _launch(
         most = _GROUPS_OF_UNIT * units
         return Launch(family, kernel, arguments, rows * min(tasks, ceil_div(most, rows)), _GROUP)
     vectors = {name, shared} <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
-    return Launch(family, f"cpu_{kernel}" if vectors else kernel, arguments, rows * min(tasks, SHARES * units))
+    return Launch(
+        family, f"cpu_{kernel}" if vectors else kernel, arguments, rows * min(tasks, SHARES * units)
+    )
 
 
 def _format(weight: Any) -> str:

@@ -152,7 +152,7 @@ def _one_format(kernel: str, name: str, stored: str) -> str:
 
 
 def _of_mixture(launch: Launch) -> list[str]:
-    """The products of experts' weights, and `product_shared`, of the shared expert's: of blocks, or floats."""
+    """The products of experts' weights, and `product_shared` of the shared expert's: of blocks, or floats."""
 
     def products(name: str, stored: str) -> str:
         return _one_format(launch.kernel, name, stored) if name else _FLOAT_PRODUCT.format(stored=stored)

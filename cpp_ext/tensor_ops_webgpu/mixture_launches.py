@@ -25,8 +25,8 @@ def plan(
 
 
 def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
-    """Whether there are kernels for a layer's experts, with so many buffers: of blocks that are read as words,
-    and of floats whose rows are multiples of 32.
+    """Whether there are kernels for a layer's experts, with so many buffers: of blocks that are read as
+    words, and of floats whose rows are multiples of 32.
     """
     names = ("experts.gate_up", "experts.down", "shared_expert.gate", "shared_expert.down")
     given = [weights[name] for name in names if name in weights]

@@ -158,9 +158,7 @@ def _mixture_up(
     return Case("mixture_up", arrays, exact, numbers), plan
 
 
-def _mixture_down(
-    rng: np.random.Generator, form: str, formats: tuple[str, str], n: int
-) -> tuple[Case, Plan]:
+def _mixture_down(rng: np.random.Generator, form: str, formats: tuple[str, str], n: int) -> tuple[Case, Plan]:
     rows, experts, used, width = 2, 3, 2, 5
     x, weights = normal(rng, (rows, used * n + 2 * n)), normal(rng, (rows, used + 1))
     ids, bias = np.array([[2, 0], [1, 1]], np.int32), normal(rng, (experts, width))
@@ -168,7 +166,8 @@ def _mixture_down(
     shared, of_shared = weight_of(rng, formats[1], (width, 2 * n))
     wide = x.astype(np.float64)
     slots = np.einsum("run,ruwn->ruw", wide[:, : used * n].reshape(rows, used, n), values[ids]) + bias[ids]
-    exact = (slots * weights[:, :used, None]).sum(axis=1) + wide[:, used * n :] @ of_shared.T * weights[:, used:]
+    exact = (slots * weights[:, :used, None]).sum(axis=1)
+    exact += wide[:, used * n :] @ of_shared.T * weights[:, used:]
     arrays = {"x": x, "ids": ids, "weights": weights, "weight": stored, "bias": bias, "shared": shared}
     plan = mixture_launches.plan("mixture_down", arrays, {"out": At(exact)}, {}, form, 1)
     return Case("mixture_down", arrays, {"out": exact}), plan

@@ -1,8 +1,8 @@
 """A layer's experts for a few rows, in three launches.
 
-The router's product has the norm before it. The product with gate and up has the choice, which each work-group
-makes for itself. The product with down has the weighted sum. A shared expert is one more expert of the last
-two, and its gate one more column of the router.
+The router's product has the norm before it. The product with gate and up has the choice, which each
+work-group makes for itself. The product with down has the weighted sum. A shared expert is one more expert of
+the last two, and its gate one more column of the router.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Activation(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """A layer's experts. `weights` are the layer's, by name. `scales_input`: the weights of the chosen experts
-    multiply what these get.
+    """A layer's experts. `weights` are the layer's, by name. `scales_input`: the weights of the chosen
+    experts multiply what these get.
     """
 
     router: Router
@@ -108,7 +108,13 @@ class NormedSum:
     """A sum of two arrays and its norm, which are put off."""
 
     def __init__(self, ops: Any, x: Tensor, residual: Tensor, weight: Tensor, eps: float):
-        self._ops, self.x, self.residual, self.weight, self.eps = ops, x.alias(), residual.alias(), weight, eps
+        self._ops, self.x, self.residual, self.weight, self.eps = (
+            ops,
+            x.alias(),
+            residual.alias(),
+            weight,
+            eps,
+        )
         self._results: tuple[weakref.ref[Tensor], ...] = ()
 
     def promise(self, *results: Tensor) -> None:
@@ -142,15 +148,16 @@ def mix(ops: Any, x: Tensor, of_router: Tensor, given: Mixture) -> Tensor:
 
 
 def _route(ops: Any, x: Tensor, weights: Mapping[str, Any]) -> Tensor:
-    """The router's logits, then those of the shared expert's gate; if x is the norm of a sum that was put off,
-    that too.
+    """The router's logits, then those of the shared expert's gate; if x is the norm of a sum that was put
+    off, that too.
     """
     matrices = {
         "router": weights["experts.router"], "bias": weights.get("experts.router_bias"),
         "gate": weights.get("shared_expert.router"),
     }  # fmt: skip
     columns = len(matrices["router"]) + (matrices["gate"] is not None)
-    later, shape, arrays, eps = x.pending, (1,), {"x": x}, 0.0
+    later, arrays, eps = x.pending, {"x": x}, 0.0
+    shape: tuple[int, ...] = (1,)
     if isinstance(later, NormedSum):
         shape, eps = x.shape, later.eps
         arrays = {"x": later.x, "residual": later.residual, "norm": later.weight}

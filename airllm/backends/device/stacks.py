@@ -1,4 +1,4 @@
-"""Matrices, or vectors, that lie one after the other in one piece of memory: `Memory.stack` has their rows."""
+"""Matrices that lie one after the other in one piece of memory: `Memory.stack` has their rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Which experts a token uses. The file that includes this one defines order_best for its kind of hardware:
+// Which experts a token uses. choice.h of a kind of hardware includes this file, and defines order_best:
 // it writes the indices of the `used` largest of `count` numbers, largest first; equal ones keep their order.
 #ifndef AIRLLM_CHOICE_H
 #define AIRLLM_CHOICE_H

@@ -20,7 +20,8 @@
 #define DEVFN static inline __attribute__((always_inline))
 #define RESTRICT restrict
 #define UNROLL_4  // clang warns if it cannot unroll
-#ifdef ONE_WORK_ITEM  // a work-group has: kernels for CPU devices
+
+#ifdef ONE_WORK_ITEM  // in a work-group: kernels for CPU devices
 #define BARRIER()
 #define LID 0
 #define LSIZE 1

@@ -9,7 +9,8 @@
 #include "linear_experts.inc"
 #endif
 #else
-#include "order_best.h"
-#include "../common/routing.inc"
+#include "choice.h"
 #include "norm_route.inc"
+// These make the choice.
+#include "../common/routing.inc"
 #endif

@@ -1,9 +1,8 @@
 // The experts of a layer in two launches: see gpu/mixture.h. Formats that linear.h reads as vectors have
 // kernels of their own here.
 #define UNPACKING_ALONE
+#include "choice.h"
 #include "linear.h"
-#include "order_best.h"
-#include "../common/choice.h"
 
 // A work-group takes adjacent tasks, so that each core reads one stream.
 #define TASKS_OF(i, of, all) \
@@ -11,12 +10,10 @@
 
 #if JOIN(IS_VECTOR, EXPERT_FORMAT) && JOIN(IS_VECTOR, SHARED_FORMAT)
 #define FORMAT EXPERT_FORMAT
-#include "dot_rows.inc"
 #include "dot_pair.inc"
 #undef FORMAT
 #ifdef SHARED_APART
 #define FORMAT SHARED_FORMAT
-#include "dot_rows.inc"
 #include "dot_pair.inc"
 #undef FORMAT
 #endif

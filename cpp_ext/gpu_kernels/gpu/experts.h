@@ -4,7 +4,8 @@
 #define UNPACKING_ALONE
 #include "../common/linear_experts.inc"
 #else
-#include "order_best.h"
-#include "../common/routing.inc"
+#include "choice.h"
 #include "norm_route.inc"
+// These make the choice.
+#include "../common/routing.inc"
 #endif

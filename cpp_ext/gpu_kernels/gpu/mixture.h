@@ -2,10 +2,10 @@
 // expert; SHARED_APART is defined if that is another. OpenCL compiles a pair of formats when it is first
 // needed.
 #define UNPACKING_ALONE
+#include "../common/choice.h"
 #include "../common/formats.h"
 #include "../common/formulas.h"
-#include "order_best.h"
-#include "../common/choice.h"
+#include "choice.h"
 
 #define FORMAT EXPERT_FORMAT
 #include "../common/dot_pair.inc"

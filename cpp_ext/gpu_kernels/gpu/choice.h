@@ -1,6 +1,6 @@
-// The choice of the largest numbers by a work-group: see common/choice.h.
-#ifndef AIRLLM_ORDER_BEST_H
-#define AIRLLM_ORDER_BEST_H
+// The choice of experts by a work-group: see common/choice.h, which needs order_best.
+#ifndef AIRLLM_GPU_CHOICE_H
+#define AIRLLM_GPU_CHOICE_H
 
 #include "../common/rank.h"
 
@@ -10,5 +10,7 @@ DEVFN void order_best(LOCAL_PTR const float* p, int count, int used, LOCAL_PTR i
     if (rank < used) best[rank] = i;
   }
 }
+
+#include "../common/choice.h"
 
 #endif

@@ -1,6 +1,6 @@
-// The choice of the largest numbers by one work-item: see common/choice.h.
-#ifndef AIRLLM_ORDER_BEST_H
-#define AIRLLM_ORDER_BEST_H
+// The choice of experts by one work-item: see common/choice.h, which needs order_best.
+#ifndef AIRLLM_CPU_CHOICE_H
+#define AIRLLM_CPU_CHOICE_H
 
 #include "../common/gpu_compat.h"
 
@@ -13,5 +13,7 @@ DEVFN void order_best(LOCAL_PTR const float* p, int count, int used, LOCAL_PTR i
     best[place] = i;
   }
 }
+
+#include "../common/choice.h"
 
 #endif
