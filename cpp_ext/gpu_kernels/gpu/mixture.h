@@ -2,7 +2,6 @@
 // expert; SHARED_APART is defined if that is another. OpenCL compiles a pair of formats when it is first
 // needed.
 #define UNPACKING_ALONE
-#include "../common/choice.h"
 #include "../common/formats.h"
 #include "../common/formulas.h"
 #include "choice.h"
