@@ -29,6 +29,7 @@ ROUTERS = (
     ROUTER._replace(experts=64, used=6, scores="sigmoid", groups=8, groups_used=3),
 )
 backend, placed = device_models.backend, device_models.placed
+kernels_of_gpus = device_models.kernels_of_gpus
 
 
 @dataclasses.dataclass
@@ -155,8 +156,12 @@ def test_products_are_those_of_the_chosen_experts(name, k, ops):
     check_products(ops, name, k)
 
 
-def test_a_mixture_is_the_sum_of_its_experts_whatever_rows_come_with_it(placed):
+@pytest.mark.parametrize("kind", ("opencl", "webgpu", "kernels of GPUs"))
+def test_a_mixture_is_the_sum_of_its_experts_whatever_rows_come_with_it(kind, request):
     """The router's input is the norm of a sum; the shared expert has another format, and a gate."""
+    if kind == "kernels of GPUs":
+        request.getfixturevalue("kernels_of_gpus")
+    placed = running("webgpu" if kind == "webgpu" else "opencl")
     ops, rng, k = registry.open_backend(placed).module.device_ops(), np.random.default_rng(6), 64
     stored, exact = {}, {}
     for name, format, shape in (
@@ -239,8 +244,7 @@ def test_a_token_waits_once_and_nothing_of_the_experts_crosses(backend):
 
 
 @pytest.mark.parametrize(("name", "format"), (
-    ("qwen2_moe", "q4_1"), ("gpt_oss", "mxfp4"), ("glm4_moe", "q5_0"), ("glm4_moe_groups", "q4_0"),
-    ("qwen3_moe", "q4_k"),
+    ("qwen2_moe", "q4_1"), ("gpt_oss", "mxfp4"), ("glm4_moe_groups", "q5_0"), ("qwen3_moe", "q4_k"),
 ))  # fmt: skip
 def test_a_layer_with_experts_is_at_most_eight_launches(name, format, placed, tmp_path):
     """Softmax with and without a shared expert and its gate, biases, sigmoids, groups; formats with and
