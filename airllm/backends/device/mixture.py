@@ -18,7 +18,7 @@ from airllm.backends.device.stacks import data_of, whole_of
 from airllm.backends.device.tensor import Tensor
 from airllm.formats import Quantized
 
-MOST_EXPERTS, MOST_USED, MOST_GROUPS = 1024, 64, 64  # of the kernels: choice.h
+MOST_EXPERTS, MOST_USED, MOST_GROUPS = 1024, 64, 64  # of the kernels: choice.inc
 COUNTABLE = 2**32
 _MOST_ROWS = 8  # those of more rows are products with many rows of a matrix
 _ACTIVATIONS = {"silu": 1, "tanh": 2, "none": 3, "clamped": 4}  # their numbers in kernels

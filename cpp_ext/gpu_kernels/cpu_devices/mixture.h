@@ -1,5 +1,9 @@
 // The experts of a layer in two launches: see gpu/mixture.h. Formats that linear.h reads as vectors have
 // kernels of their own here.
+#ifndef EXPERT_FORMAT  // so that an editor can read this file
+#define EXPERT_FORMAT f32
+#define SHARED_FORMAT f32
+#endif
 #define UNPACKING_ALONE
 #include "choice.h"
 #include "linear.h"

@@ -1,4 +1,4 @@
-// The choice of experts by a work-group: see common/choice.h, which needs order_best.
+// The choice of experts by a work-group: see common/choice.inc, which needs order_best.
 #ifndef AIRLLM_GPU_CHOICE_H
 #define AIRLLM_GPU_CHOICE_H
 
@@ -11,6 +11,6 @@ DEVFN void order_best(LOCAL_PTR const float* p, int count, int used, LOCAL_PTR i
   }
 }
 
-#include "../common/choice.h"
+#include "../common/choice.inc"
 
 #endif

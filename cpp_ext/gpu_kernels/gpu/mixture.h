@@ -1,6 +1,10 @@
 // The experts of a layer in two launches, for weights of EXPERT_FORMAT, and of SHARED_FORMAT of the shared
 // expert; SHARED_APART is defined if that is another. OpenCL compiles a pair of formats when it is first
 // needed.
+#ifndef EXPERT_FORMAT  // so that an editor can read this file
+#define EXPERT_FORMAT f32
+#define SHARED_FORMAT f32
+#endif
 #define UNPACKING_ALONE
 #include "../common/formats.h"
 #include "../common/formulas.h"
