@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from airllm.backends.device.experts import Activation, Router
+from airllm.backends.device.experts import Activation, Mixture, Router
 from tensor_ops_mlx import operations
 from tensor_ops_mlx.device_array import Array
 from tensor_ops_mlx.weights import Groups
@@ -56,6 +56,9 @@ class Experts:
         """The weighted sum (rows, n) of each token's results (slots, n)."""
         by_row = results.value.reshape(*weights.shape, -1)
         return Array(self._ops, (by_row * weights.value[..., None]).sum(axis=1))
+
+    def mixture(self, x: Array, of_router: Array, given: Mixture) -> None:
+        """None: MLX joins what it computes by itself."""
 
 
 def _gated(both: mx.array, gate: Activation) -> mx.array:

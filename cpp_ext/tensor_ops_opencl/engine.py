@@ -50,7 +50,7 @@ def _differs(argument: Any, known: Any) -> bool:
 
 class Program:
     """The kernel source compiled for one device in one context, each family of kernels when first needed,
-    with a kernel object per name and thread.
+    with an object for each kernel and thread.
     """
 
     def __init__(self, context: Any, device: Any, form: str):
@@ -79,12 +79,12 @@ class Program:
         share it.
         """
         kernels = self._own.__dict__
-        if name not in kernels:
+        if (key := f"{family}.{name}") not in kernels:
             import pyopencl as cl
 
             kernel = cl.Kernel(self.build(family), name)
-            kernels[name] = kernel, [_NOT_SET] * kernel.num_args
-        return kernels[name]
+            kernels[key] = kernel, [_NOT_SET] * kernel.num_args
+        return kernels[key]
 
     def launch(self, queue: Any, launch: Launch, memory: Mapping[str, Any], after: Sequence[Any] = ()) -> Any:
         """Enqueue a kernel with the buffers that its arguments name; return its event."""

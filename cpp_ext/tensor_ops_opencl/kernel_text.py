@@ -19,11 +19,15 @@ def folder() -> Path:
 @functools.cache
 def text(form: str, family: str) -> str:
     """The source of a family of kernels for a form, "gpu" or "cpu". "experts.FORMAT": the products with
-    experts of a format.
+    experts of a format. "mixture.FORMAT.SHARED": experts in two launches, with a shared expert of a format.
     """
-    name, _, of = family.partition(".")
-    before = f"#define EXPERT_FORMAT {of}\n" if of else ""
-    return before + _resolve_includes(folder() / FORMS[form] / f"{name}.h")
+    name, *of = family.split(".")
+    before = [f"#define {kind}_FORMAT {each}\n" for kind, each in zip(("EXPERT", "SHARED"), of, strict=False)]
+    if len(set(of)) > 1:
+        before.append("#define SHARED_APART\n")
+    if form == "cpu":
+        before.append("#define ONE_WORK_ITEM\n")
+    return "".join(before) + _resolve_includes(folder() / FORMS[form] / f"{name}.h")
 
 
 @functools.cache

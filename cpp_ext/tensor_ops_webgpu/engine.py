@@ -16,6 +16,7 @@ from tensor_ops_webgpu.launches import LANES, LANES_ON_CPU, Launch
 _KEPT = 1 << 28  # bytes of freed buffers to keep
 _NUMBERS = 512  # bytes of the largest struct of numbers
 _LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
+_BUFFERS, _MOST_BUFFERS = "max-storage-buffers-per-shader-stage", 9  # of a kernel
 # Mesa's llvmpipe silently ends an invocation after this many iterations of all its loops.
 _LLVMPIPE_STEPS = 65535
 _opening = threading.RLock()
@@ -58,7 +59,9 @@ class Engine:
         self.has_own_memory = device.kind == "GPU"
         self.most_steps = _LLVMPIPE_STEPS if device.name.startswith("llvmpipe") else None
         self.limits = {name: device.adapter.limits[name] for name in _LIMITS}
-        self.handle: Any = device.adapter.request_device_sync(required_limits=self.limits)
+        self.buffers = min(device.adapter.limits[_BUFFERS], _MOST_BUFFERS)
+        limits = {**self.limits, _BUFFERS: self.buffers}
+        self.handle: Any = device.adapter.request_device_sync(required_limits=limits)
         self.usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         uniform = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
         self._numbers = self.handle.create_buffer(size=_NUMBERS, usage=uniform)
@@ -243,7 +246,8 @@ class Engine:
         return self.handle.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
 
     def _pipeline(self, launch: Launch) -> Any:
-        key = launch.kernel, launch.group, launch.reads_blocks, launch.format, launch.lanes
+        formats = launch.format, launch.shared_format
+        key = launch.kernel, launch.group, launch.reads_blocks, *formats, launch.lanes
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(launch)
         return self._pipelines[key]

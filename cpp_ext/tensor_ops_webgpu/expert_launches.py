@@ -24,10 +24,15 @@ def plan(
 
 def _choose(call: Call, numbers: Mapping[str, Any]) -> Launch:
     rows, experts = call.arrays["logits"].shape
-    own = ceil_div(experts, _GROUP)
-    steps = own * (3 + experts + 2 * numbers["groups"]) + experts + 2 * numbers["used"] + 2 * _REDUCTION
     given = dict(numbers) | {"rows": rows, "experts": experts, "scale": number(numbers["scale"])}
-    return call.launch(call.op, {"logits": "logits", "bias": "bias"}, rows, steps, _GROUP, **given)
+    inputs = {"logits": "logits", "selection_bias": "bias"}
+    return call.launch(call.op, inputs, rows, steps_of_choice(experts, numbers), _GROUP, **given)
+
+
+def steps_of_choice(experts: int, numbers: Mapping[str, Any]) -> int:
+    """The steps of an invocation for the choice of a row."""
+    own = ceil_div(experts, _GROUP)
+    return own * (3 + experts + 2 * numbers["groups"]) + experts + 2 * numbers["used"] + 2 * _REDUCTION
 
 
 def _linear(call: Call, numbers: Mapping[str, Any]) -> Launch:

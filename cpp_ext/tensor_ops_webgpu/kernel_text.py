@@ -96,6 +96,18 @@ fn product(unit: u32, at: u32) -> f32 {{
   return result;
 }}
 """
+_FLOAT_PRODUCT = """
+fn product(unit: u32, at: u32) -> f32 {{
+  var sum = 0.0;
+  for (var i = 0u; i < 32u; i++) {{
+    sum += {stored}_at(32u * unit + i) * bitcast<f32>(a_words[at + i]);
+  }}
+  return sum;
+}}
+"""
+_MIXTURES = ("mixture_up", "mixture_down")
+_CHOICES = ("choose_experts", "mixture_up")
+_FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
 
 
@@ -112,26 +124,43 @@ def text(launch: Launch) -> str:
         parts.append(_OUTPUT.format(name=name, place=place))
         if f"{name}_n1" in launch.numbers:
             parts.append(_START.format(name=name))
-    if launch.format:
-        parts += _one_format(launch, stored)
+    if launch.kernel in _MIXTURES:
+        parts += _of_mixture(launch)
+    elif launch.format:
+        parts += [_ONE_FORMAT.format(lanes=launch.lanes), _one_format(launch.kernel, launch.format, stored)]
     elif stored:
         parts += [_file("formats").replace("ARRAY", stored), _block_value()]
     if launch.kernel == "matmul_tile":
         parts.append(_file("tile_of_words" if launch.format else "tile_of_elements"))
-    return "\n".join([*parts, _file("formulas"), _file("groups"), _file(launch.kernel)])
+    parts += [_file("formulas"), _file("groups")]
+    if launch.kernel in _CHOICES:
+        parts.append(_file("choice"))
+    return "\n".join([*parts, _file(launch.kernel)])
 
 
-def _one_format(launch: Launch, stored: str) -> list[str]:
+def _one_format(kernel: str, name: str, stored: str) -> str:
     """The products of one format of blocks that are read as words."""
-    name, of = launch.format, FORMATS[launch.format]
-    if launch.kernel == "matmul_tile":
+    of = FORMATS[name]
+    if kernel == "matmul_tile":
         file, own = "block_parts", _QUAD
     elif name in BLOCKS_32:
-        file, own = "blocks_32", _ONE_FORMAT + _BLOCK_PRODUCT
+        file, own = "blocks_32", _BLOCK_PRODUCT
     else:
-        file, own = "block_parts", _ONE_FORMAT + _PART_PRODUCT
-    own = own.format(name=name, bytes=of.bytes, parts=of.values // 32, lanes=launch.lanes)
-    return [_file(file).replace("ARRAY", stored), own]
+        file, own = "block_parts", _PART_PRODUCT
+    own = own.format(name=name, bytes=of.bytes, parts=of.values // 32)
+    return _file(file).replace("ARRAY", stored) + own
+
+
+def _of_mixture(launch: Launch) -> list[str]:
+    """The products of experts' weights, and `product_shared` of the shared expert's: of blocks, or floats."""
+
+    def products(name: str, stored: str) -> str:
+        return _one_format(launch.kernel, name, stored) if name else _FLOAT_PRODUCT.format(stored=stored)
+
+    of_shared = products(launch.shared_format, "shared")
+    names = "|".join(_FUNCTIONS.findall(of_shared))
+    of_shared = re.sub(rf"\b({names})\(", r"\1_shared(", of_shared)
+    return [_ONE_FORMAT.format(lanes=launch.lanes), products(launch.format, "b"), of_shared]
 
 
 @functools.cache

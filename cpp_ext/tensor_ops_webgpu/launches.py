@@ -29,7 +29,7 @@ _ERF = 3
 
 # Inputs that may be in a block format.
 STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
-STORED |= {"linear_experts": "b", "linear_experts_blocks": "b"}
+STORED |= dict.fromkeys(("linear_experts", "linear_experts_blocks", "mixture_up", "mixture_down"), "b")
 # Formats that linear_blocks reads as words, 32 values at a time: a kernel for each, since that is faster. The
 # first have no loops in it.
 BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
@@ -46,7 +46,8 @@ class Launch:
     A binding's memory is the name of an array parameter, of a result ("out" or "out0", "out1") or of scratch
     memory, or None for an array that was not given. `steps` is the maximum of loop iterations in an
     invocation. An invocation writes pairs of neighbours; with `by_row`, pairs within a row, so two rows may
-    share a word. `format`: the only one that the kernel reads, if it is made for one.
+    share a word. `format`: the only one that the kernel reads, if it is made for one. `shared_format`: that
+    of its array of a shared expert.
     """
 
     kernel: str
@@ -59,6 +60,7 @@ class Launch:
     by_row: bool = True
     format: str = ""
     lanes: int = 0
+    shared_format: str = ""
 
     @property
     def reads_blocks(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY
 from airllm.backends.device.fused_ops import FusedOps
 from airllm.backends.devices import host_memory
-from tensor_ops_webgpu import expert_launches, tensor_launches
+from tensor_ops_webgpu import expert_launches, mixture_launches, tensor_launches
 from tensor_ops_webgpu.devices import driver
 from tensor_ops_webgpu.engine import Block, Engine, NotCompiled, engine, forget_engines
 from tensor_ops_webgpu.kernel_text import stored_formats
@@ -61,6 +61,8 @@ class WebGPUPlace:
             return tensor_launches.rope_append(arrays, outs, parameters)
         if op.endswith("_experts"):
             return expert_launches.plan(op, arrays, outs, parameters, self.engine.lanes)
+        if op in mixture_launches.LAUNCHES:
+            return mixture_launches.plan(op, arrays, outs, parameters, self.engine.lanes)
         if op == "gated_linear":
             return tensor_launches.gated_linear(
                 arrays, outs["out"], parameters["activation"], self.engine.lanes
@@ -131,6 +133,8 @@ class WebGPUPlace:
         return op in KERNELS
 
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
+        if name == "mixture":
+            return mixture_launches.fuses(arrays, self.engine.buffers)
         if name == "gated_linear":
             return reads_words(arrays["weight"])
         return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs

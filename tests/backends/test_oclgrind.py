@@ -19,6 +19,7 @@ import pytest
 from tensor_ops_opencl.kernel_text import FAMILIES
 
 FORMATS = ("f32", "q4_0", "q6_k")  # of experts: floats, blocks that a CPU reads as vectors, and others
+MIXTURES = ("f32.f32", "q8_0.q4_0", "q6_k.q4_0")  # of experts and a shared expert: as in expert_cases.py
 SPARE = {"linear_experts_q4_0"}  # on a CPU, for rows that are not whole vectors
 ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3, np.dtype(ml_dtypes.bfloat16): 1e-2}
@@ -82,7 +83,9 @@ def run_checked(icd: Path, tmp_path: Path, *arguments: str) -> tuple[dict, str]:
     return json.loads(done.stdout.splitlines()[-1]), log.read_text() if log.exists() else ""
 
 
-@pytest.mark.parametrize("family", (*FAMILIES, *(f"experts.{name}" for name in FORMATS)))
+@pytest.mark.parametrize(
+    "family", (*FAMILIES, *(f"experts.{name}" for name in FORMATS), *(f"mixture.{name}" for name in MIXTURES))
+)
 @pytest.mark.parametrize("form", ["gpu", "cpu"])
 def test_every_kernel_is_clean(form, family, icd, tmp_path):
     told, log = run_checked(icd, tmp_path, form, family)
@@ -90,7 +93,7 @@ def test_every_kernel_is_clean(form, family, icd, tmp_path):
     assert told["wrong"] == []
     existing = told["existing"]
     assert set(existing) - set(told["launched"]) <= SPARE and len(existing) >= (
-        1 if "experts" in family else 3
+        1 if "experts" in family or "mixture" in family else 3
     )
 
 

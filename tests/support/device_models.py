@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,20 @@ def backend(request: pytest.FixtureRequest) -> str:
 def placed(request: pytest.FixtureRequest) -> str:
     """The name of a backend whose memory and transfers are a `Place`'s."""
     return running(request.param)
+
+
+@pytest.fixture
+def kernels_of_gpus() -> Iterator[None]:
+    """OpenCL's kernels of GPUs, on the device in use."""
+    opencl = pytest.importorskip("tensor_ops_opencl")
+    if registry.open_backend("opencl").why_not:
+        pytest.skip(registry.open_backend("opencl").why_not)
+    label = next((each for each in opencl.variants() if "gpu kernels" in each), None)
+    if label is None:
+        pytest.skip("no device runs both forms of the kernels")
+    opencl.select(label)
+    yield
+    opencl.select(None)
 
 
 def running(name: str) -> str:

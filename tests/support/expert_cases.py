@@ -6,9 +6,11 @@ import numpy as np
 from kernel_cases import Case, normal
 from tensor_cases import At, activated, weight_of
 
-from tensor_ops_opencl import expert_launches
+from tensor_ops_opencl import expert_launches, mixture_launches
 from tensor_ops_opencl.launches import Plan
 
+# Formats of experts and of a shared expert, for each of which there is a family, and lengths of rows.
+MIXTURES = {("f32", "f32"): (41, 64), ("q8_0", "q4_0"): (64,), ("q6_k", "q4_0"): (256,)}
 WIDTHS = {"f32": (41, 64), "q4_0": (64, 96), "q6_k": (256, 512)}  # of formats, each of which is a family
 
 
@@ -23,6 +25,13 @@ def expert_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
             yield f"experts.{name}", *_linear(rng, form, name, shared, k)
         for activation in (1, 2, 3, 4):
             yield f"experts.{name}", *_gated(rng, form, name, activation, k)
+    for with_norm in (True, False):
+        yield "experts", *_norm_route(rng, form, with_norm)
+    for formats, lengths in MIXTURES.items():
+        for k in lengths:
+            family = f"mixture.{'.'.join(formats)}"
+            yield family, *_mixture_up(rng, form, formats, k, scales_input=k != 64)
+            yield family, *_mixture_down(rng, form, formats, k)
 
 
 def _choose(
@@ -30,15 +39,7 @@ def _choose(
 ) -> tuple[Case, Plan]:
     rows, experts, used = 5, 12, 3
     logits, bias = normal(rng, (rows, experts)), normal(rng, (experts,))
-    wide = logits.astype(np.float64)
-    e = np.exp(wide)
-    scores = 1 / (1 + np.exp(-wide)) if sigmoid else e / e.sum(axis=-1, keepdims=True)
-    wanted = (scores + bias).reshape(rows, groups, -1)
-    best = np.sort(wanted, axis=-1)[..., -2:].sum(axis=-1)
-    hidden = best < np.sort(best, axis=-1)[:, -groups_used, None]
-    wanted = np.where(hidden[..., None], -np.inf, wanted).reshape(rows, experts)
-    ids = np.argsort(-wanted, axis=-1)[:, :used]
-    weights = np.take_along_axis(scores, ids, axis=-1)
+    ids, weights = chosen(logits, bias, used, groups, groups_used, sigmoid)
     weights *= 1.5 / weights.sum(axis=-1, keepdims=True)
     numbers = {
         "used": used, "groups": groups, "groups_used": groups_used, "sigmoid": sigmoid, "normalize": 1,
@@ -47,6 +48,21 @@ def _choose(
     arrays = {"logits": logits, "bias": bias}
     case = Case("choose_experts", arrays, {"ids": ids.astype(np.int32), "weights": weights}, numbers)
     return case, expert_launches.plan(case.op, arrays, {}, numbers, form, 1)
+
+
+def chosen(
+    logits: np.ndarray, bias: np.ndarray, used: int, groups: int, groups_used: int, sigmoid: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The chosen experts of each row, and their scores."""
+    wide = logits.astype(np.float64)
+    e = np.exp(wide)
+    scores = 1 / (1 + np.exp(-wide)) if sigmoid else e / e.sum(axis=-1, keepdims=True)
+    wanted = (scores + bias).reshape(len(logits), groups, -1)
+    best = np.sort(wanted, axis=-1)[..., -2:].sum(axis=-1)
+    hidden = best < np.sort(best, axis=-1)[:, -groups_used, None]
+    wanted = np.where(hidden[..., None], -np.inf, wanted).reshape(logits.shape)
+    ids = np.argsort(-wanted, axis=-1)[:, :used]
+    return ids, np.take_along_axis(scores, ids, axis=-1)
 
 
 def _mix(rng: np.random.Generator, form: str) -> tuple[Case, Plan]:
@@ -86,3 +102,72 @@ def _gated(rng: np.random.Generator, form: str, name: str, activation: int, k: i
     numbers = {"shared": 1, "activation": activation, "limit": limit, "alpha": alpha}
     plan = expert_launches.plan("linear_experts", arrays, {"out": At(exact)}, numbers, form, 1)
     return Case("linear_experts", arrays, {"out": exact}, numbers), plan
+
+
+def _norm_route(rng: np.random.Generator, form: str, with_norm: bool) -> tuple[Case, Plan]:
+    """Rows that are no whole vectors, of a router with an odd number of experts, with and without a gate."""
+    rows, dim, experts, eps = 2, 75, 5, 0.25
+    x, router = normal(rng, (rows, dim)), normal(rng, (experts, dim), np.float16)
+    arrays = {"x": x, "router": router, "bias": normal(rng, (experts,))}
+    matrix, wide = router.astype(np.float64), x.astype(np.float64)
+    if with_norm:
+        arrays |= {"residual": normal(rng, (rows, dim)), "norm": normal(rng, (dim,))}
+        arrays["gate"] = normal(rng, (1, dim))
+        matrix, total = np.concatenate([matrix, arrays["gate"]]), wide + arrays["residual"]
+        wide = total / np.sqrt((total**2).mean(axis=-1, keepdims=True) + eps) * arrays["norm"]
+    exact = {"logits": wide @ matrix.T}
+    exact["logits"][:, :experts] += arrays["bias"]
+    exact |= {"total": total, "normed": wide} if with_norm else {}
+    plan = mixture_launches.plan("norm_route", arrays, exact, {"eps": eps}, form, 1)
+    if not with_norm:
+        plan = Plan(plan.launches, {**plan.scratch, "total": 4, "normed": 4})
+    return Case("norm_route", arrays, exact), plan
+
+
+def _mixture_up(
+    rng: np.random.Generator, form: str, formats: tuple[str, str], k: int, scales_input: bool
+) -> tuple[Case, Plan]:
+    """The choice in groups, with the gate of a shared expert, or the plain one of its other weights."""
+    rows, experts, used, n, shared_n, gated = 2, 6, 2, 3, 5, int(not scales_input)
+    groups, groups_used = (1, 1) if scales_input else (3, 2)
+    x, logits = normal(rng, (rows, k)) / np.float32(np.sqrt(k)), normal(rng, (rows, experts + gated))
+    of_choice, bias = normal(rng, (experts,)), normal(rng, (experts, 2 * n))
+    stored, values = weight_of(rng, formats[0], (experts, 2 * n, k))
+    shared, of_shared = weight_of(rng, formats[1], (2 * shared_n, k))
+    ids, weights = chosen(logits[:, :experts], of_choice, used, groups, groups_used, gated)
+    wide, share = x.astype(np.float64), weights[..., None] if scales_input else 1.0
+    both = np.einsum("rk,runk->run", wide, values[ids]) * share + bias[ids]
+    gate, up = np.split(both, 2, axis=-1)
+    slots = (activated(gate, 1) * up).reshape(rows, -1)
+    gate, up = np.split(wide @ of_shared.T, 2, axis=-1)
+    last = 1 / (1 + np.exp(-logits[:, experts:].astype(np.float64))) if gated else np.ones((rows, 1))
+    arrays = {
+        "x": x, "logits": logits, "selection_bias": of_choice, "weight": stored, "bias": bias,
+        "shared": shared,
+    }  # fmt: skip
+    numbers = {
+        "used": used, "groups": groups, "groups_used": groups_used, "sigmoid": gated, "normalize": 0,
+        "scale": 1.0, "shared_gate": gated, "scales_input": int(scales_input), "activation": 1,
+        "limit": 0.0, "alpha": 0.0,
+    }  # fmt: skip
+    exact = {
+        "out": np.concatenate([slots, activated(gate, 1) * up], axis=-1), "ids": ids.astype(np.int32),
+        "weights": np.concatenate([np.ones_like(weights) if scales_input else weights, last], axis=-1),
+    }  # fmt: skip
+    plan = mixture_launches.plan("mixture_up", arrays, exact, numbers, form, 1)
+    return Case("mixture_up", arrays, exact, numbers), plan
+
+
+def _mixture_down(rng: np.random.Generator, form: str, formats: tuple[str, str], n: int) -> tuple[Case, Plan]:
+    rows, experts, used, width = 2, 3, 2, 5
+    x, weights = normal(rng, (rows, used * n + 2 * n)), normal(rng, (rows, used + 1))
+    ids, bias = np.array([[2, 0], [1, 1]], np.int32), normal(rng, (experts, width))
+    stored, values = weight_of(rng, formats[0], (experts, width, n))
+    shared, of_shared = weight_of(rng, formats[1], (width, 2 * n))
+    wide = x.astype(np.float64)
+    slots = np.einsum("run,ruwn->ruw", wide[:, : used * n].reshape(rows, used, n), values[ids]) + bias[ids]
+    exact = (slots * weights[:, :used, None]).sum(axis=1)
+    exact += wide[:, used * n :] @ of_shared.T * weights[:, used:]
+    arrays = {"x": x, "ids": ids, "weights": weights, "weight": stored, "bias": bias, "shared": shared}
+    plan = mixture_launches.plan("mixture_down", arrays, {"out": At(exact)}, {}, form, 1)
+    return Case("mixture_down", arrays, {"out": exact}), plan

@@ -7,41 +7,20 @@ which they are.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from airllm.backends.device.mixture import (
+    COUNTABLE,
+    MOST_EXPERTS,
+    MOST_USED,
+    Activation,
+    Mixture,
+    Router,
+    mix,
+)
 from airllm.backends.device.tensor import Tensor
-
-MOST_EXPERTS, MOST_USED = 1024, 64  # of the kernels
-_COUNTABLE = 2**32
-
-
-class Router(NamedTuple):
-    """How experts are chosen: `airllm.engine.layers.decoder` defines it for NumPy arrays. `scores` is
-    "softmax" or "sigmoid".
-    """
-
-    experts: int
-    used: int
-    scores: str
-    groups: int
-    groups_used: int
-    normalize: bool
-    scale: float
-
-
-class Activation(NamedTuple):
-    """What a gate does: `name` is "silu", "tanh" or "none", as of `swiglu` and of `geglu`'s `approximate`, or
-    "clamped", which has a limit and alpha: `airllm.engine.layers.decoder` defines it.
-    """
-
-    name: str
-    limit: float = 0.0
-    alpha: float = 0.0
-
-
-_NUMBERS = {"silu": 1, "tanh": 2, "none": 3, "clamped": 4}  # in kernels
 
 
 class Experts(Protocol):
@@ -59,6 +38,11 @@ class Experts(Protocol):
     def mix(self, results: Any, weights: Any) -> Any:
         """The weighted sum (rows, n) of each token's results (slots, n)."""
 
+    def mixture(self, x: Any, of_router: Any, given: Mixture) -> Any:
+        """The sum of each row's experts, the shared one too, in few launches; None if there are no kernels
+        of it. `of_router` is what the router gets.
+        """
+
 
 class DeviceExperts:
     """`Experts` by the kernels of a `Place`."""
@@ -73,28 +57,21 @@ class DeviceExperts:
             raise NotImplementedError(f"{found}, expected at most {MOST_USED} of {MOST_EXPERTS} on a device")
         shape = (len(logits), router.used)
         outs = {"ids": self._ops.empty(shape, np.int32), "weights": self._ops.empty(shape)}
-        numbers = {
-            "used": router.used, "groups": router.groups, "groups_used": router.groups_used,
-            "sigmoid": int(router.scores == "sigmoid"), "normalize": int(router.normalize),
-            "scale": router.scale,
-        }  # fmt: skip
-        self._start("choose_experts", {"logits": logits, "bias": bias}, numbers, outs)
+        self._start("choose_experts", {"logits": logits, "bias": bias}, router.numbers, outs)
         return outs["ids"], outs["weights"]
 
     def linear(
         self, x: Tensor, ids: Tensor, weight: Any, bias: Tensor | None = None, gate: Activation | None = None
     ) -> Tensor:
         """As `Experts.linear`. NotImplementedError for more values than the kernels count."""
-        if prod(weight.shape) >= _COUNTABLE:
+        if prod(weight.shape) >= COUNTABLE:
             raise NotImplementedError(
                 f"experts: a weight has {prod(weight.shape)} values, expected less than 2^32"
             )
         out = self._ops.empty((ids.size, weight.shape[1] // (2 if gate else 1)))
         arrays = {"x": x, "ids": ids, "weight": weight, "bias": bias}
-        numbers = {
-            "shared": ids.size // max(len(x), 1), "activation": _NUMBERS[gate.name] if gate else 0,
-            "limit": gate.limit if gate else 0.0, "alpha": gate.alpha if gate else 0.0,
-        }  # fmt: skip
+        numbers = gate.numbers if gate else {"activation": 0, "limit": 0.0, "alpha": 0.0}
+        numbers["shared"] = ids.size // max(len(x), 1)
         self._start("linear_experts", arrays, numbers, {"out": out})
         return out
 
@@ -104,9 +81,18 @@ class DeviceExperts:
         self._start("mix_experts", {"results": results, "weights": weights}, {}, {"out": out})
         return out
 
+    def mixture(self, x: Tensor, of_router: Tensor, given: Mixture) -> Tensor | None:
+        """As `Experts.mixture`."""
+        if given.why_not(len(x)) or not self._ops.place.fuses("mixture", given.weights):
+            return None
+        return mix(self._ops, x, of_router, given)
+
     def _start(self, name: str, arrays: dict[str, Any], numbers: dict[str, Any], outs: Any) -> None:
         given = {
             n: self._ops.ready(a) if isinstance(a, Tensor) else a for n, a in arrays.items() if a is not None
         }
         if next(iter(outs.values())).size:
             self._ops.start(name, given, numbers, outs)
+
+
+__all__ = ["MOST_EXPERTS", "Activation", "DeviceExperts", "Experts", "Mixture", "Router"]

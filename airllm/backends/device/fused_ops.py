@@ -1,8 +1,9 @@
 """`DeviceOps` whose calls are put off until their results are used, and then run together.
 
 Of a token alone, a layer is eight launches: the sum before a norm with the norm; queries, keys and values;
-their norms and rotation with the write to the cache; attention; its output; the next sum and norm; gate and
-up with the activation; down. A result that is used otherwise is computed as it would be alone.
+their norms and rotation with the write to the cache; attention; its output; the next sum and norm, with the
+router if there are experts; gate and up with the activation; down. A result that is used otherwise is
+computed as it would be alone. `mixture.py` has the launches of experts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
+from airllm.backends.device.mixture import NormedSum
+from airllm.backends.device.stacks import data_of, whole_of
 from airllm.backends.device.tensor import Tensor
 from airllm.formats import Quantized
 
@@ -36,7 +39,7 @@ class _Sum:
 
     def norm(self, of: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Compute the sum, and return its norm."""
-        total, normed = self._ops.add_rms_norm(self._x, self._y, weight, eps)
+        total, normed = self._ops.add_norm_now(self._x, self._y, weight, eps)
         of.become(total)
         return normed
 
@@ -46,7 +49,7 @@ class _Products:
 
     def __init__(self, ops: FusedOps, x: Tensor, weight: Any, bias: Tensor | None):
         self._ops, self.x, self._weight, self._bias = ops, x, weight, bias
-        self.memory = _data(weight).memory
+        self.memory = data_of(weight).memory
         self.results: dict[int, Tensor] = {}
         self.out: Tensor | None = None
 
@@ -78,15 +81,12 @@ class _Products:
 
     def part(self, weight: Any) -> int:
         """The index of one of the matrices."""
-        data = _data(weight)
+        data = data_of(weight)
         row, starts = data.offset // data.strides[0], np.cumsum((0, *self.memory.stack))
         return int(np.searchsorted(starts, row))
 
     def _whole(self) -> Any:
-        data = _data(self._weight)
-        rows = sum(self.memory.stack)
-        whole: Any = Tensor(self._ops, self.memory, data.dtype, (rows, data.shape[1]))
-        return Quantized(whole, self._weight.format) if isinstance(self._weight, Quantized) else whole
+        return whole_of(self._weight)
 
     def _whole_bias(self) -> Tensor | None:
         if self._bias is None:
@@ -136,6 +136,7 @@ class FusedOps(DeviceOps):
         self._rotated: tuple[Tensor, _Rotation] | None = None
         self._extensions["append"] = self.append
         self.add_now = lambda x, y: DeviceOps.combine(self, "add", x, y)
+        self.add_norm_now = self._method("add_rms_norm")
         self.linear_now = self._method("linear")
         self.norm_now = self._method("rms_norm")
         self.rotate_now: Callable[..., Tensor] = lambda *given: self.call(self._ops["apply_rope"], *given)
@@ -180,6 +181,17 @@ class FusedOps(DeviceOps):
             return self._put_off(Tensor(self, None, FLOAT32, x.shape), _Norm(self, x, weight, eps))
         return self.norm_now(x, weight, eps, out=out)
 
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, out: Any = None
+    ) -> Any:
+        """The sum and its norm, which are put off."""
+        if out is not None or x.ndim != 2 or x.shape != residual.shape:
+            return self.add_norm_now(x, residual, weight, eps, out=out)
+        later = NormedSum(self, x, residual, weight, eps)
+        total, normed = (self._put_off(Tensor(self, None, FLOAT32, x.shape), later) for _ in range(2))
+        later.promise(total, normed)
+        return total, normed
+
     def _is_part(self, x: Tensor) -> bool:
         """Whether a tensor lies in the products that were computed last."""
         products = self._products
@@ -191,7 +203,7 @@ class FusedOps(DeviceOps):
         """The product. Of one row with matrices of a stack, all are computed when the first is used; of more
         too, if a matrix does not begin where kernels can take it.
         """
-        data = _data(weight)
+        data = data_of(weight)
         alone = not data.memory.stack or (len(x) > 1 and data.offset % self.place.alignment == 0)
         if alone or out is not None or x.ndim != 2:
             return self.linear_now(x, weight, bias, out=out)
@@ -298,10 +310,6 @@ class FusedOps(DeviceOps):
         views = [whole[a:b] for a, b in zip(starts, starts[1:], strict=False)]
         of = parts[0].format if isinstance(parts[0], Quantized) else None
         return [Quantized(view, of) for view in views] if of else views
-
-
-def _data(weight: Any) -> Any:
-    return weight.data if isinstance(weight, Quantized) else weight
 
 
 def _blocks(stored: Any) -> np.ndarray:

@@ -17,6 +17,7 @@ from airllm.memory.passing import Passing
 _STACKS = (
     ("attention.q", "attention.k", "attention.v"),
     ("feed_forward.gate", "feed_forward.up"),
+    ("shared_expert.gate", "shared_expert.up"),
 )
 
 

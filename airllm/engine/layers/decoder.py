@@ -15,7 +15,7 @@ import numpy as np
 
 from airllm.architectures.model_config import Latent, ModelConfig
 from airllm.architectures.recurrent import Recurrent
-from airllm.backends.device.experts import Activation, Experts, Router
+from airllm.backends.device.experts import Activation, Experts, Mixture, Router
 from airllm.engine.layers.activations import sigmoid
 from airllm.engine.layers.latent_attention import latent_attention
 from airllm.engine.layers.recurrent import mix_recurrently
@@ -365,6 +365,10 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
     c = layer.config
     groups = c.expert_groups, c.expert_groups_used
     router = Router(c.experts, c.experts_used, c.expert_scores, *groups, c.normalize_experts, c.expert_scale)
+    if not c.dense_and_experts and c.gate_scale == c.down_scale == 1:
+        given = Mixture(router, _gate_of(c), c.scales_input, layer.weights)
+        if (mixed := device.mixture(x, of_router, given)) is not None:
+            return mixed
     logits = ops.linear(of_router, layer["experts.router"], layer.get("experts.router_bias"))
     ids, weights = device.choose(logits, layer.get("experts.selection_bias"), router)
     if c.dense_and_experts:

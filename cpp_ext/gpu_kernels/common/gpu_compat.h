@@ -20,9 +20,16 @@
 #define DEVFN static inline __attribute__((always_inline))
 #define RESTRICT restrict
 #define UNROLL_4  // clang warns if it cannot unroll
+
+#ifdef ONE_WORK_ITEM  // in a work-group: kernels for CPU devices
+#define BARRIER()
+#define LID 0
+#define LSIZE 1
+#else
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define LID ((int)get_local_id(0))
 #define LSIZE ((int)get_local_size(0))
+#endif
 #define GRP ((U64)get_group_id(0))
 #define GROUPS ((U64)get_num_groups(0))
 #define FLOAT4(x, y, z, w) ((float4)((x), (y), (z), (w)))

@@ -9,5 +9,8 @@
 #include "linear_experts.inc"
 #endif
 #else
+#include "choice.h"
+#include "norm_route.inc"
+// These make the choice.
 #include "../common/routing.inc"
 #endif

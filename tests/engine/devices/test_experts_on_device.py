@@ -4,13 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
 from airllm import PersistentKernel
 from airllm.backends import registry
-from airllm.backends.device.experts import MOST_EXPERTS, Router
+from airllm.backends.device.experts import MOST_EXPERTS, Activation, Mixture, Router
+from airllm.convert.quantize import quantize
 from airllm.engine.layers import decoder
 from airllm.formats import Quantized
-from tests.support import device_models, tiny_gguf
+from tests.support import device_models, tiny_gguf, wide_gguf
 from tests.support.device_models import agree, counts, open_engine, running
 from tests.support.stored import blocks
 from tests.support.tiny_models import AS_GGUF, DATA, SHORT, reference, texts
@@ -33,7 +35,8 @@ ROUTERS = (
     ROUTER._replace(experts=300, used=9, normalize=False, scale=2.5),
     ROUTER._replace(experts=64, used=6, scores="sigmoid", groups=8, groups_used=3),
 )
-backend = device_models.backend
+backend, placed = device_models.backend, device_models.placed
+kernels_of_gpus = device_models.kernels_of_gpus
 
 
 @dataclasses.dataclass
@@ -160,6 +163,70 @@ def test_products_are_those_of_the_chosen_experts(name, k, ops):
     check_products(ops, name, k)
 
 
+@pytest.mark.parametrize("kind", ("opencl", "webgpu", "kernels of GPUs"))
+def test_a_mixture_is_the_sum_of_its_experts_whatever_rows_come_with_it(kind, request):
+    """The router's input is the norm of a sum; the shared expert has another format, and a gate."""
+    if kind == "kernels of GPUs":
+        request.getfixturevalue("kernels_of_gpus")
+    placed = running("webgpu" if kind == "webgpu" else "opencl")
+    ops, rng, k = registry.open_backend(placed).module.device_ops(), np.random.default_rng(6), 64
+    stored, exact = {}, {}
+    for name, format, shape in (
+        ("experts.gate_up", "q4_0", (5, 64, k)), ("experts.down", "q4_0", (5, k, 32)),
+        ("shared_expert.gate", "q8_0", (1, 96, k)), ("shared_expert.up", "q8_0", (1, 96, k)),
+        ("shared_expert.down", "q8_0", (1, k, 96)),
+    ):  # fmt: skip
+        found, exact[name] = weights_of(format, shape)
+        one = shape[0] == 1
+        stored[name] = Quantized(found.data[0], format) if one else found
+        exact[name] = exact[name][0] if one else exact[name]
+    for name, shape in (("experts.router", (5, k)), ("shared_expert.router", (1, k)), ("norm", (k,))):
+        stored[name] = exact[name] = rng.standard_normal(shape, np.float32)
+    there = {name: ops.to_device(each) for name, each in stored.items()}
+    pair = "shared_expert.gate", "shared_expert.up"
+    there |= zip(pair, ops.stack([stored[name] for name in pair]), strict=True)
+    given = Mixture(ROUTER._replace(experts=5), Activation("silu"), False, there)
+    x, residual = (rng.standard_normal((3, k), np.float32) for _ in range(2))
+
+    def compute(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        moved = (ops.to_device(each[rows]) for each in (x, residual))
+        total, normed = ops.add_rms_norm(*moved, there["norm"], 0.25)
+        start = counts(placed)
+        found = ops.extension("device_experts").mixture(normed, normed, given)
+        assert (counts(placed) - start).launches == 3 * (placed == "opencl")
+        return found.numpy(), total.numpy()
+
+    found, total = compute(slice(3))
+    np.testing.assert_allclose(total, x + residual, rtol=1e-6)
+    wanted = sum_of_experts((x + residual).astype(np.float64), exact)
+    assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
+    for row in range(3):
+        for one, among in zip(compute(slice(row, row + 1)), (found, total), strict=True):
+            np.testing.assert_array_equal(one[0], among[row])
+
+
+def sum_of_experts(total: np.ndarray, w: dict) -> np.ndarray:
+    """What `ROUTER` mixes of five experts and a gated shared one, in float64."""
+    normed = total / np.sqrt((total**2).mean(axis=-1, keepdims=True) + 0.25) * w["norm"]
+
+    def expert(gate: np.ndarray, up: np.ndarray, down: np.ndarray, x: np.ndarray) -> np.ndarray:
+        z = gate @ x
+        return down @ (z / (1 + np.exp(np.minimum(-z, 700))) * (up @ x))
+
+    rows = []
+    for x in normed:
+        logits = w["experts.router"] @ x
+        ids = np.argsort(-logits)[: ROUTER.used]
+        share = np.exp(logits[ids] - logits.max())
+        share /= share.sum()
+        shared = expert(*(w[f"shared_expert.{name}"] for name in ("gate", "up", "down")), x)
+        found = shared / (1 + np.exp(-w["shared_expert.router"][0] @ x))
+        for i, weight in zip(ids, share, strict=True):
+            found += weight * expert(*np.split(w["experts.gate_up"][i], 2), w["experts.down"][i], x)
+        rows.append(found)
+    return np.stack(rows)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_logits_of_models_in_blocks_are_those_of_transformers(name, backend, tmp_path):
     path = tiny_gguf.write_gguf(name, tmp_path / "tiny.gguf", "blocks")
@@ -180,7 +247,29 @@ def test_a_token_waits_once_and_nothing_of_the_experts_crosses(backend):
         spent = counts(backend) - start
         assert 0 < spent.uploaded <= 4096
         assert spent.downloaded == logits.nbytes and spent.waits == 1
-        assert spent.launches <= 11 * engine.config.layers + 4
+        assert spent.launches <= 8 * engine.config.layers + 4
+
+
+@pytest.mark.parametrize(("name", "format"), (
+    ("qwen2_moe", "q4_1"), ("gpt_oss", "mxfp4"), ("glm4_moe_groups", "q5_0"), ("qwen3_moe", "q4_k"),
+))  # fmt: skip
+def test_a_layer_with_experts_is_at_most_eight_launches(name, format, placed, tmp_path):
+    """Softmax with and without a shared expert and its gate, biases, sigmoids, groups; formats with and
+    without kernels of their own for CPU devices. Before and after the layers come the embedding, the last
+    norm and the output.
+    """
+    path = tmp_path / "blocks.gguf"
+    if format == "q4_k":
+        wide_gguf.write_wide(name, path, GGMLQuantizationType.Q4_K)
+    else:
+        quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path, format)
+    with open_engine(path, placed) as engine, open_engine(path, "python", False) as host:
+        engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
+        wanted = host.forward(TEXTS[1], all_positions=True)[-3:]
+        for token, logits in zip(TEXTS[1][-3:], wanted, strict=True):
+            start = counts(placed)
+            agree(engine.forward([token], cache), logits)
+            assert (counts(placed) - start).launches <= 8 * engine.config.layers + 3
 
 
 @pytest.mark.parametrize("name", ("qwen2_moe", "gpt_oss"))

@@ -18,7 +18,7 @@ from tests.support.tiny_models import DATA, FOLDERS, reference, texts
 
 KIB = 1024
 TEXTS = texts()
-backend = device_models.backend
+backend, kernels_of_gpus = device_models.backend, device_models.kernels_of_gpus
 
 
 # Those whose layers can be on a device.
@@ -42,20 +42,6 @@ def test_latent_attention_stays_in_host_memory(backend):
     with open_engine(DATA / "deepseek_v3", backend, there=False) as engine:
         assert engine.model.why_not_on_device == "devices have no kernels for latent attention"
         agree(engine.forward(TEXTS[1], all_positions=True), reference("deepseek_v3")[1])
-
-
-@pytest.fixture
-def kernels_of_gpus():
-    """OpenCL's kernels of GPUs, on the device in use."""
-    opencl = pytest.importorskip("tensor_ops_opencl")
-    if registry.open_backend("opencl").why_not:
-        pytest.skip(registry.open_backend("opencl").why_not)
-    label = next((each for each in opencl.variants() if "gpu kernels" in each), None)
-    if label is None:
-        pytest.skip("no device runs both forms of the kernels")
-    opencl.select(label)
-    yield
-    opencl.select(None)
 
 
 def test_kernels_of_gpus_compute_whole_models_too(kernels_of_gpus, tmp_path):

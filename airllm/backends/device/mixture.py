@@ -1,0 +1,191 @@
+"""A layer's experts for a few rows, in three launches.
+
+The router's product has the norm before it. The product with gate and up has the choice, which each
+work-group makes for itself. The product with down has the weighted sum. A shared expert is one more expert of
+the last two, and its gate one more column of the router.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from airllm.backends.device.stacks import data_of, whole_of
+from airllm.backends.device.tensor import Tensor
+from airllm.formats import Quantized
+
+MOST_EXPERTS, MOST_USED, MOST_GROUPS = 1024, 64, 64  # of the kernels: choice.inc
+COUNTABLE = 2**32
+_MOST_ROWS = 8  # those of more rows are products with many rows of a matrix
+_ACTIVATIONS = {"silu": 1, "tanh": 2, "none": 3, "clamped": 4}  # their numbers in kernels
+
+
+class Router(NamedTuple):
+    """How experts are chosen: `airllm.engine.layers.decoder` defines it for NumPy arrays. `scores` is
+    "softmax" or "sigmoid".
+    """
+
+    experts: int
+    used: int
+    scores: str
+    groups: int
+    groups_used: int
+    normalize: bool
+    scale: float
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What kernels are told."""
+        return {
+            "used": self.used, "groups": self.groups, "groups_used": self.groups_used,
+            "sigmoid": int(self.scores == "sigmoid"), "normalize": int(self.normalize), "scale": self.scale,
+        }  # fmt: skip
+
+
+class Activation(NamedTuple):
+    """What a gate does: `name` is "silu", "tanh" or "none", as of `swiglu` and of `geglu`'s `approximate`, or
+    "clamped", which has a limit and alpha: `airllm.engine.layers.decoder` defines it.
+    """
+
+    name: str
+    limit: float = 0.0
+    alpha: float = 0.0
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What kernels are told."""
+        return {"activation": _ACTIVATIONS[self.name], "limit": self.limit, "alpha": self.alpha}
+
+
+class Mixture(NamedTuple):
+    """A layer's experts. `weights` are the layer's, by name. `scales_input`: the weights of the chosen
+    experts multiply what these get.
+    """
+
+    router: Router
+    gate: Activation
+    scales_input: bool
+    weights: Mapping[str, Any]
+
+    @property
+    def shared(self) -> tuple[Any, Any] | None:
+        """The shared expert's gate and up as one matrix, and its down, if the layer has one."""
+        if "shared_expert.down" not in self.weights:
+            return None
+        return whole_of(self.weights["shared_expert.gate"]), self.weights["shared_expert.down"]
+
+    def why_not(self, rows: int) -> str:
+        """Why the kernels do not compute these experts for so many rows; "" if they do."""
+        w, router = self.weights, self.router
+        if rows > _MOST_ROWS:
+            return "many rows"
+        if router.experts > MOST_EXPERTS or router.used > MOST_USED or router.groups > MOST_GROUPS:
+            return "many experts"
+        if isinstance(w["experts.router"], Quantized) or "experts.gate_up" not in w:
+            return "the formats of the router, or of gate and up"
+        if max(prod(w[f"experts.{name}"].shape) for name in ("gate_up", "down")) >= COUNTABLE:
+            return "many values"
+        return self._why_not_shared()
+
+    def _why_not_shared(self) -> str:
+        w = self.weights
+        if "shared_expert.down" not in w:
+            return ""
+        gate, up = (data_of(w[f"shared_expert.{name}"]) for name in ("gate", "up"))
+        together = gate.memory is up.memory and len(gate.memory.stack) == 2
+        return "" if together and not _biased(w, "shared_expert") else "the formats of the shared expert"
+
+
+def _biased(weights: Mapping[str, Any], part: str) -> bool:
+    return any(name.startswith(part) and name.endswith("_bias") for name in weights)
+
+
+class NormedSum:
+    """A sum of two arrays and its norm, which are put off."""
+
+    def __init__(self, ops: Any, x: Tensor, residual: Tensor, weight: Tensor, eps: float):
+        self._ops, self.x, self.residual, self.weight, self.eps = (
+            ops,
+            x.alias(),
+            residual.alias(),
+            weight,
+            eps,
+        )
+        self._results: tuple[weakref.ref[Tensor], ...] = ()
+
+    def promise(self, *results: Tensor) -> None:
+        """Remember the sum and the norm."""
+        self._results = tuple(map(weakref.ref, results))
+
+    def reads(self) -> Sequence[Tensor]:
+        """What they are computed from, besides weights."""
+        return self.x, self.residual
+
+    def settle(self, of: Tensor) -> None:
+        """Compute both alone."""
+        self.become(*self._ops.add_norm_now(self.x, self.residual, self.weight, self.eps))
+
+    def become(self, *found: Tensor) -> None:
+        """The sum and the norm were computed."""
+        for result, each in zip(self._results, found, strict=True):
+            if (tensor := result()) is not None:
+                tensor.become(each)
+
+
+def mix(ops: Any, x: Tensor, of_router: Tensor, given: Mixture) -> Tensor:
+    """The sum of the experts that the router chooses for each row of x, and of the shared expert."""
+    logits = _route(ops, of_router, given.weights)
+    activated, choice = _activate(ops, x, logits, given)
+    w, shared = given.weights, given.shared
+    arrays = {"x": activated, **choice, "weight": w["experts.down"], "bias": w.get("experts.down_bias")}
+    out = ops.empty(x.shape)
+    _start(ops, "mixture_down", arrays | {"shared": shared and shared[1]}, {}, {"out": out})
+    return out
+
+
+def _route(ops: Any, x: Tensor, weights: Mapping[str, Any]) -> Tensor:
+    """The router's logits, then those of the shared expert's gate; if x is the norm of a sum that was put
+    off, that too.
+    """
+    matrices = {
+        "router": weights["experts.router"], "bias": weights.get("experts.router_bias"),
+        "gate": weights.get("shared_expert.router"),
+    }  # fmt: skip
+    columns = len(matrices["router"]) + (matrices["gate"] is not None)
+    later, arrays, eps = x.pending, {"x": x}, 0.0
+    shape: tuple[int, ...] = (1,)
+    if isinstance(later, NormedSum):
+        shape, eps = x.shape, later.eps
+        arrays = {"x": later.x, "residual": later.residual, "norm": later.weight}
+    outs = {"total": ops.empty(shape), "normed": ops.empty(shape), "logits": ops.empty((len(x), columns))}
+    _start(ops, "norm_route", arrays | matrices, {"eps": eps}, outs)
+    if isinstance(later, NormedSum):
+        later.become(outs["total"], outs["normed"])
+    return outs["logits"]
+
+
+def _activate(ops: Any, x: Tensor, logits: Tensor, given: Mixture) -> tuple[Tensor, dict[str, Tensor]]:
+    """The activated values of each row's experts and of its shared expert, and the choice."""
+    w, rows, shared = given.weights, len(x), given.shared
+    n, used = w["experts.gate_up"].shape[1] // 2, given.router.used
+    shared_n = shared[0].shape[0] // 2 if shared else 0
+    out = ops.empty((rows, used * n + shared_n))
+    choice = {"ids": ops.empty((rows, used), np.int32), "weights": ops.empty((rows, used + 1))}
+    arrays = {
+        "x": x, "logits": logits, "selection_bias": w.get("experts.selection_bias"),
+        "weight": w["experts.gate_up"], "bias": w.get("experts.gate_up_bias"),
+        "shared": shared and shared[0],
+    }  # fmt: skip
+    numbers = given.router.numbers | given.gate.numbers | {"scales_input": int(given.scales_input)}
+    numbers["shared_gate"] = logits.shape[1] - given.router.experts
+    _start(ops, "mixture_up", arrays, numbers, {"out": out, **choice})
+    return out, choice
+
+
+def _start(ops: Any, name: str, arrays: Mapping[str, Any], numbers: Any, outs: Any) -> None:
+    given = {n: ops.ready(a) if isinstance(a, Tensor) else a for n, a in arrays.items() if a is not None}
+    ops.start(name, given, numbers, outs)

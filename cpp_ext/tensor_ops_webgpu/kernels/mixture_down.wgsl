@@ -1,0 +1,59 @@
+// out = the weighted sum of what a row's experts and the shared expert compute by their last matrices: see
+// mixture_down of the GPU kernels (common/mixture.inc). LANES invocations take a column together.
+const COLUMNS = GROUP / LANES;
+
+var<workgroup> parts: array<f32, GROUP>;
+
+fn column(lane: u32) -> f32 {
+  var sum = 0.0;
+  for (var j = 0u; j < LANES; j++) {
+    sum += parts[lane * LANES + j];
+  }
+  return sum;
+}
+
+// This invocation's part of column `col` of row `row`.
+fn part_of(row: u32, col: u32, lane: u32) -> f32 {
+  let start = row * (numbers.used * numbers.n + numbers.shared_n);
+  let units = numbers.n / 32u;
+  var sum = 0.0;
+  for (var slot = 0u; slot < numbers.used; slot++) {
+    let of_b = ids_words[row * numbers.used + slot] * numbers.width + col;
+    var found = 0.0;
+    for (var unit = lane; unit < units; unit += LANES) {
+      found += product(of_b * units + unit, start + slot * numbers.n + unit * 32u);
+    }
+    if (lane == 0u) {
+      found += bias_at(of_b);
+    }
+    sum += weights_at(row * (numbers.used + 1u) + slot) * found;
+  }
+  let more = numbers.shared_n / 32u;
+  var found = 0.0;
+  for (var unit = lane; unit < more; unit += LANES) {
+    found += product_shared(col * more + unit, start + numbers.used * numbers.n + unit * 32u);
+  }
+  return sum + weights_at(row * (numbers.used + 1u) + numbers.used) * found;
+}
+
+@compute @workgroup_size(GROUP)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) lid: u32) {
+  let of_row = (numbers.width + COLUMNS - 1u) / COLUMNS;
+  for (var task = group.x; task < numbers.rows * of_row; task += groups.x) {
+    let row = task / of_row;
+    let first = task % of_row * COLUMNS;
+    let col = first + lid / LANES;
+    var sum = 0.0;
+    if (col < numbers.width) {
+      sum = part_of(row, col, lid % LANES);
+    }
+    workgroupBarrier();
+    parts[lid] = sum;
+    workgroupBarrier();
+    let pair = first + 2u * lid;
+    if (lid < COLUMNS / 2u && pair < numbers.width) {
+      put_out(row * numbers.width + pair, column(2u * lid), column(2u * lid + 1u), numbers.width - pair);
+    }
+  }
+}

@@ -1,0 +1,89 @@
+"""The launches of a layer's experts for a few rows: see `airllm.backends.device.mixture`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from airllm.backends.device.launch_plan import ceil_div, is_quantized
+from tensor_ops_webgpu.expert_launches import steps_of_choice
+from tensor_ops_webgpu.launches import LANES_ON_CPU, Call, Launch, Plan, number, reads_words, steps_of_row
+
+_GROUP = 64
+_REDUCTION = 7  # steps of a work-group's reduction
+_MOST_GROUPS, _MOST_ON_CPU = 1024, 64  # that make the choice
+_BUFFERS = 9  # of the first two kernels
+_FLOATS_OF_STEP = 33  # steps of a product of 32 floats
+
+
+def plan(
+    op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, Any], lanes: int
+) -> Plan:
+    """One of "norm_route", "mixture_up" and "mixture_down"."""
+    return Plan((LAUNCHES[op](Call(op, arrays, {}, outs, lanes), numbers),))
+
+
+def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
+    """Whether there are kernels for a layer's experts, with so many buffers: of blocks that are read as
+    words, and of floats whose rows are multiples of 32.
+    """
+    names = ("experts.gate_up", "experts.down", "shared_expert.gate", "shared_expert.down")
+    given = [weights[name] for name in names if name in weights]
+    return buffers >= _BUFFERS and all(
+        reads_words(each) if is_quantized(each) else each.shape[-1] % 32 == 0 for each in given
+    )
+
+
+def _route(call: Call, numbers: Mapping[str, Any]) -> Launch:
+    (rows, d), experts = call.arrays["x"].shape, call.arrays["router"].shape[0]
+    names = ("x", "residual", "norm", "router", "bias", "gate")
+    sizes = {"rows": rows, "d": d, "experts": experts, "eps": number(numbers["eps"])}
+    tasks = rows * ceil_div(experts + call.has("gate"), 2)
+    steps = 2 * ceil_div(d, _GROUP) + 3 * _REDUCTION
+    return call.launch(call.op, {name: name for name in names}, tasks, steps, _GROUP, **sizes)
+
+
+def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
+    weight, shared, (rows, k) = call.arrays["weight"], call.arrays.get("shared"), call.arrays["x"].shape
+    n, shared_n = weight.shape[1] // 2, 0 if shared is None else shared.shape[0] // 2
+    floats = {name: number(numbers[name]) for name in ("scale", "limit", "alpha")}
+    sizes = {"rows": rows, "experts": weight.shape[0], "n": n, "shared_n": shared_n, "k": k}
+    columns = _GROUP // call.lanes
+    tasks = numbers["used"] * ceil_div(n, columns) + ceil_div(shared_n, columns)
+    each = 2 * (_steps_of_row(weight, k, call.lanes) + call.lanes) + 1
+    most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _MOST_GROUPS
+    of_row = min(tasks, ceil_div(most, rows))
+    steps = steps_of_choice(weight.shape[0], numbers) + ceil_div(tasks, of_row) * each
+    inputs = {"a": "x", "logits": "logits", "selection_bias": "selection_bias"} | _weights()
+    given = dict(numbers) | floats | sizes
+    return _of_formats(call, call.launch(call.op, inputs, rows * of_row, steps, _GROUP, **given))
+
+
+def _down(call: Call, numbers: Mapping[str, Any]) -> Launch:
+    weight, shared, (rows, used) = call.arrays["weight"], call.arrays.get("shared"), call.arrays["ids"].shape
+    width, n, shared_n = call.shape[1], weight.shape[-1], 0 if shared is None else shared.shape[-1]
+    sizes = {"rows": rows, "used": used, "n": n, "shared_n": shared_n, "width": width}
+    tasks = rows * ceil_div(width, _GROUP // call.lanes)
+    steps = used * (_steps_of_row(weight, n, call.lanes) + 1) + 2 * call.lanes
+    steps += 0 if shared is None else _steps_of_row(shared, shared_n, call.lanes)
+    inputs = {"a": "x", "ids": "ids", "weights": "weights"} | _weights()
+    return _of_formats(call, call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes))
+
+
+def _weights() -> dict[str, str]:
+    return {"b": "weight", "bias": "bias", "shared": "shared"}
+
+
+def _steps_of_row(weight: Any, k: int, lanes: int) -> int:
+    if is_quantized(weight):
+        return steps_of_row(weight, k, lanes)
+    return ceil_div(k, 32 * lanes) * _FLOATS_OF_STEP
+
+
+def _of_formats(call: Call, launch: Launch) -> Launch:
+    formats = (getattr(call.arrays.get(name), "format", "") for name in ("weight", "shared"))
+    return replace(launch, lanes=call.lanes, **dict(zip(("format", "shared_format"), formats, strict=True)))
+
+
+LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down}
