@@ -3,9 +3,9 @@
     python benchmarks/bench_batches.py [--shapes llama-3.2-1b:16] [--formats q4_k_m,q8_0] [--sequences 1,8,16]
         [--llama-cpp PYTHON] [--add]
 
-The files, engines and turns are those of bench_models.py. Each sequence has a prompt of its own, of 64 tokens,
-which is not timed; then each pass takes the next token of all. Logits are computed, nothing is sampled.
-"of one" is the rate as a multiple of the rate of one sequence, in the same round.
+The files, engines and turns are those of bench_models.py. Each sequence has a prompt of its own, of 64
+tokens, which is not timed; then each pass takes the next token of all. Logits are computed, nothing is
+sampled. "of one" is the rate as a multiple of that of one sequence in the same round.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def main() -> None:
     cases = [measure_case(*each, given) for each in bench_models.wanted_models(given)]
     cases = bench_models.with_stored(cases, given)
     about = (
-        f"Models of real shapes with random weights, {given.threads} threads, {bench_models.rounds_of(cases)} "
-        f"rounds. Tokens per second of all sequences; ratios of the first half of the rounds and the second. "
-        f"{', '.join(versions(cases))}."
+        f"Models of real shapes with random weights, {given.threads} threads, "
+        f"{bench_models.rounds_of(cases)} rounds. Tokens per second of all sequences; ratios of the first half "
+        f"of the rounds and the second. {', '.join(versions(cases))}."
     )
     titles = ["model", "sequences", "airllm", "llama.cpp", "vs llama.cpp", "of one", "verdict"]
     rows = [row_of(case, count) for case in cases for count in case["rounds"][0]]
