@@ -31,8 +31,8 @@ def main() -> None:
     cases = bench_models.with_stored(cases, given)
     about = (
         f"Models of real shapes with random weights, {given.threads} threads, "
-        f"{bench_models.rounds_of(cases)} rounds. Tokens per second of all sequences; ratios of the first half "
-        f"of the rounds and the second. {', '.join(versions(cases))}."
+        f"{bench_models.rounds_of(cases)} rounds. Tokens per second of all sequences; ratios of the first "
+        f"half of the rounds and the second. {', '.join(versions(cases))}."
     )
     titles = ["model", "sequences", "airllm", "llama.cpp", "vs llama.cpp", "of one", "verdict"]
     rows = [row_of(case, count) for case in cases for count in case["rounds"][0]]
