@@ -12,14 +12,12 @@ of its own idle speed that each engine keeps.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -39,7 +37,7 @@ SPIN = "while True: pass"
 
 
 def main() -> None:
-    given = options()
+    given = parse(parser(__doc__ or ""))
     cases = with_stored([measure_case(*each, given) for each in wanted_models(given)], given)
     about = (
         f"Models of real shapes with random weights, {given.threads} threads, {rounds_of(cases)} rounds. "
@@ -58,14 +56,19 @@ def main() -> None:
     record.write(given.name, about, record.markdown(titles, rows), {"cases": cases}, given.output)
 
 
-def options() -> Any:
-    parser = engine_peers.options(__doc__ or "")
+def parser(description: str) -> argparse.ArgumentParser:
+    """Of a benchmark of models of real shapes."""
+    parser = engine_peers.options(description)
     parser.set_defaults(formats="q4_k_m,q4_0,q8_0,q6_k", rounds=6)
     parser.add_argument("--shapes", default="llama-3.2-1b:16", help="default: %(default)s")
     parser.add_argument("--busy", action="store_true", help="also beside a process that keeps one core busy")
     parser.add_argument("--name", default="models", help="of the table (default: %(default)s)")
     parser.add_argument("--wanted", type=float, help="ratio to the faster peer (default: by instruction set)")
     parser.add_argument("--add", action="store_true", help="to the models that the table has")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     given = parser.parse_args()
     given.models = given.models or Path(engine_peers.platformdirs.user_cache_dir("airllm")) / "synthetic"
     given.cpp = open_backend("cpp").module
@@ -85,12 +88,9 @@ def wanted_models(given: argparse.Namespace) -> list[tuple[str, int, str]]:
 
 def with_stored(cases: list[Case], given: argparse.Namespace) -> list[Case]:
     """The cases, after the others of the table that they are added to."""
-    path = record.path_of(given.name, given.output).with_suffix(".json")
-    if not given.add or not path.exists():
-        return cases
-    stored = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    stored = record.stored(given.name, given.output) if given.add else None
     models = {case["model"] for case in cases}
-    return [case for case in stored if case["model"] not in models] + cases
+    return [case for case in (stored or {"cases": []})["cases"] if case["model"] not in models] + cases
 
 
 def rounds_of(cases: list[Case]) -> str:

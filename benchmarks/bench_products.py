@@ -1,6 +1,7 @@
 """Products with stored weights, 1 to 16 and 512 rows of x, beside llama.cpp's ggml and the memory bandwidth.
 
     python benchmarks/bench_products.py [--formats q4_k,...] [--shapes 4096x14336,...] [--rows 1,8]
+        [--add]
     AIRLLM_CPU_ISA=avx2 python benchmarks/bench_products.py
 
 One process, all row counts of both sides in turns, everything twice. Up to 16 rows, the weights are in no
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--shapes", default=SHAPES, help="k x n (default: %(default)s)")
     parser.add_argument("--rows", default=ROWS, help="of x (default: %(default)s)")
     parser.add_argument("--as-stored", action="store_true", help="weights are never interleaved")
+    parser.add_argument("--add", action="store_true", help="to the weights that the table has")
     parser.add_argument("--name", default="products", help="of the table (default: %(default)s)")
     options = parser.parse_args()
     try:
@@ -65,11 +67,27 @@ def main() -> None:
     cases = [(name, *shape) for shape in shapes for name in formats]
     with measure.threads(options.threads) as threads:
         passes = [[measure_case(cpp, peer, *case, rows, options) for case in cases] for _ in range(PASSES)]
+    passes = with_stored(passes, options)
     about = f"{options.threads} threads, {cpp.device()}. Times of the second pass, ratios of both."
     about += f" No ggml: {why_not}" if why_not else f" ggml of llama-cpp-python {ggml_peer.VERSION}."
-    titles = ["weights", *(f"{m}" for m in rows), "of read, 1 row", "in two calls"]
-    table = record.markdown(titles, [row_of(both, rows) for both in zip(*passes, strict=True)])
+    counts = sorted({int(side) for case in passes[0] for side in case if side.isdigit()})
+    titles = ["weights", *map(str, counts), "of read, 1 row", "in two calls"]
+    table = record.markdown(titles, [row_of(both, counts) for both in zip(*passes, strict=True)])
     record.write(options.name, about, table, {"threads": threads, "passes": passes}, options.output)
+
+
+def with_stored(passes: list[list[Case]], options: Any) -> list[list[Case]]:
+    """The passes, after the other weights of the table that they are added to."""
+    stored = record.stored(options.name, options.output) if options.add else None
+    new = {weight_name(case) for case in passes[0]}
+    return [
+        [case for case in before if weight_name(case) not in new] + cases
+        for before, cases in zip((stored or {"passes": [[]] * PASSES})["passes"], passes, strict=True)
+    ]
+
+
+def weight_name(case: Case) -> str:
+    return f"{case['format']} {case['k']}x{case['n']}"
 
 
 def peer_or_reason() -> tuple[ggml_peer.Peer | None, str]:
@@ -180,7 +198,7 @@ def vs_ggml(case: Case, rows: int) -> float | None:
 
 def in_two_calls(case: Case, rows: Sequence[int]) -> float:
     """The maximum of t(m) relative to the time of the same rows in two calls."""
-    few = [m for m in rows if m <= FEW]
+    few = [m for m in rows if m <= FEW and str(m) in case]
     pairs = [(m, i) for m in few for i in few if m - i in few]
     return max((time_of(case, m) / (time_of(case, i) + time_of(case, m - i)) for m, i in pairs), default=0.0)
 
@@ -188,12 +206,15 @@ def in_two_calls(case: Case, rows: Sequence[int]) -> float:
 def row_of(both: tuple[Case, ...], rows: Sequence[int]) -> list[str]:
     cells = []
     for m in rows:
+        if str(m) not in both[-1]:
+            cells.append("-")
+            continue
         ratios = [vs_ggml(case, m) for case in both]
         text = " / ".join("-" if r is None else figures(r) + "x" for r in ratios)
         cells.append(f"{duration(time_of(both[-1], m))}: {text}")
-    shares = " / ".join(f"{of_read(case):.0%}" for case in both) if 1 in rows else "-"
+    shares = " / ".join(f"{of_read(case):.0%}" for case in both) if "1" in both[-1] else "-"
     split = " / ".join(f"{in_two_calls(case, rows):.2f}" for case in both)
-    return [f"{both[-1]['format']} {both[-1]['k']}x{both[-1]['n']}", *cells, shares, split]
+    return [weight_name(both[-1]), *cells, shares, split]
 
 
 if __name__ == "__main__":

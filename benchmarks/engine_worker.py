@@ -1,4 +1,4 @@
-"""A process with one engine, which answers its parent, bench_engine.py or bench_long.py.
+"""A process with one engine, which answers its parent: bench_engine.py, bench_long.py and others.
 
     python engine_worker.py SIDE FILE THREADS OPTIONS
 
@@ -44,6 +44,13 @@ class Airllm:
     def feed(self, tokens: list[int]) -> None:
         self.logits = self.engine.forward(tokens, self.cache)
 
+    def start_sequences(self, prompts: list[list[int]]) -> None:
+        self.caches = [self.engine.new_cache() for _ in prompts]
+        self.feed_each(prompts)
+
+    def feed_each(self, tokens: list[list[int]]) -> None:
+        self.engine.forward(tokens, self.caches)
+
     def best(self) -> list[int]:
         return best_of(self.logits)
 
@@ -53,7 +60,8 @@ _CACHE_TYPES = {"f16": 1, "q8_0": 8}  # ggml's numbers
 
 class LlamaCpp:
     """llama-cpp-python through its C interface. The options are `flash`, its fused attention, `context`,
-    `cache_dtype`, which is f16 or q8_0, and `gpu_layers`, the number of layers on its GPU.
+    `cache_dtype`, which is f16 or q8_0, `gpu_layers`, the number of layers on its GPU, and `sequences`, that
+    of sequences which share the context.
     """
 
     def __init__(self, path: str, threads: int, options: dict[str, Any]):
@@ -69,6 +77,7 @@ class LlamaCpp:
         how = c.llama_context_default_params()
         how.n_ctx = how.n_batch = options.get("context", 1024)
         how.n_threads = how.n_threads_batch = threads
+        how.n_seq_max = options.get("sequences", 1)
         how.type_k = how.type_v = _CACHE_TYPES[options.get("cache_dtype", "f16")]
         how.flash_attn_type = int(options.get("flash", False))
         self.context = c.llama_init_from_model(self.model, how)
@@ -92,6 +101,27 @@ class LlamaCpp:
         if self.c.llama_decode(self.context, self.c.llama_batch_get_one(kept, len(tokens))):
             raise RuntimeError("llama_decode failed")
         self.logits = self.c.llama_get_logits_ith(self.context, -1)
+
+    def start_sequences(self, prompts: list[list[int]]) -> None:
+        self.restart()
+        self.lengths = [0 for _ in prompts]
+        self.feed_each(prompts)
+
+    def feed_each(self, tokens: list[list[int]]) -> None:
+        """The next tokens of each sequence, with logits after each one's last."""
+        batch = self.c.llama_batch_init(sum(map(len, tokens)), 0, 1)
+        for sequence, some in enumerate(tokens):
+            for at, token in enumerate(some, self.lengths[sequence]):
+                i = batch.n_tokens
+                batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, at, 1
+                batch.seq_id[i][0] = sequence
+                batch.n_tokens += 1
+            batch.logits[batch.n_tokens - 1] = True
+            self.lengths[sequence] += len(some)
+        failed = self.c.llama_decode(self.context, batch)
+        self.c.llama_batch_free(batch)
+        if failed:
+            raise RuntimeError("llama_decode failed")
 
     def best(self) -> list[int]:
         return best_of(self.logits[: self.vocabulary])
@@ -151,6 +181,16 @@ def time_extend(side: Any, at: int, tokens: list[int], one_by_one: bool) -> floa
     return _seconds(side, tokens, one_by_one)
 
 
+def time_together(side: Any, prompts: list[list[int]], steps: int) -> float:
+    """Seconds of `steps` passes, each with the next token of every sequence."""
+    side.start_sequences(prompts)
+    next_ones = [prompt[:1] for prompt in prompts]
+    start = time.perf_counter()
+    for _ in range(steps):
+        side.feed_each(next_ones)
+    return time.perf_counter() - start
+
+
 def _seconds(side: Any, tokens: list[int], one_by_one: bool) -> float:
     start = time.perf_counter()
     for part in [[token] for token in tokens] if one_by_one else [tokens]:
@@ -164,11 +204,13 @@ def answer(side: Any, request: dict[str, Any]) -> Any:
         return time_feed(side, **request)
     if what == "extend":
         return time_extend(side, **request)
+    if what == "together":
+        return time_together(side, **request)
     if what == "best":
         return side.best()
     if what == "tokens":
         return side.tokens(**request)
-    raise ValueError(f"request has do={what!r}, expected feed, extend, best or tokens")
+    raise ValueError(f"request has do={what!r}, expected feed, extend, together, best or tokens")
 
 
 def peak_resident_bytes() -> int:

@@ -59,6 +59,12 @@ def path_of(name: str, folder: Path) -> Path:
     return folder / f"{name}_{cpu}.md"
 
 
+def stored(name: str, folder: Path) -> dict[str, Any] | None:
+    """The figures of the table of this name for this machine's CPU, if it is there."""
+    path = path_of(name, folder).with_suffix(".json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
 def write(name: str, about: str, table: str, result: dict[str, Any], folder: Path) -> None:
     """Print the table, and save it with its figures as NAME_CPU.md and .json."""
     machine = measure.machine()

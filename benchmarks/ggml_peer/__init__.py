@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 TYPES = {"f32": 0, "f16": 1, "bf16": 30} | {f.name: f.ggml_type for f in FORMATS.values()}
 
 _AVX2 = ("GGML_SSE42", "GGML_AVX", "GGML_AVX2", "GGML_FMA", "GGML_F16C", "GGML_BMI2")
-ON = {"": ("GGML_NATIVE",), "avx2": _AVX2, "avx2_vnni": (*_AVX2, "GGML_AVX_VNNI")}  # by AIRLLM_CPU_ISA
+ON = {"": ("GGML_NATIVE",), "avx2": _AVX2, "avx_vnni": (*_AVX2, "GGML_AVX_VNNI")}  # by AIRLLM_CPU_ISA
 
 
 class NoPeer(RuntimeError):

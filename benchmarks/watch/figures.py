@@ -64,6 +64,14 @@ def engines(name: str) -> Reader:
     return read
 
 
+def batches(result: Result) -> Iterator[tuple[str, Costs]]:
+    """Of bench_batches.py. Its peers are llama.cpp, and the engine with one sequence."""
+    for case in result["cases"]:
+        for count in case["rounds"][0]:
+            rates = [each[count] | {"one sequence": each["1"][OURS]} for each in case["rounds"]]
+            yield f"{case['model']}, {count} sequences", _costs_of_rates(rates)
+
+
 def dispatch(result: Result) -> Iterator[tuple[str, Costs]]:
     """Of bench_dispatch.py, which has one pass."""
     for op, sides in result["times"].items():

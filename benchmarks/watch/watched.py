@@ -66,6 +66,10 @@ WATCHED = (
         figures.engines("model"), ENGINES, INTERPRETERS,
     ),
     Watched(
+        "batches", "bench_batches.py", "--sequences 1,16 --rounds 2",
+        figures.batches, {"llama_cpp": ("llama_cpp",), "one sequence": ("one sequence",)}, ("llama_cpp",),
+    ),
+    Watched(
         "long", "bench_long.py", "--caches f16 --rounds 2 --near",
         figures.long, {"llama_cpp": ("llama_cpp",)}, ("llama_cpp",),
     ),

@@ -24,6 +24,7 @@ class CpuBackend : public Backend {
     cpu::keep_through_fork();
     try {
       cpu::choose_threads();
+      cpu::choose_prefetch();
       kernels_ = cpu::choose_kernels();
     } catch (const std::invalid_argument& error) {
       why_not_ = error.what();

@@ -247,6 +247,7 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
 WRONG_SETTINGS = {
     "AIRLLM_NUM_THREADS": ("8x", "0", "-3", "100000", "99999999999999999999"),
     "AIRLLM_CPU_ISA": ("foo",),
+    "AIRLLM_CPU_PREFETCH": ("2", "yes"),
 }
 
 
@@ -256,6 +257,7 @@ def test_a_setting_that_cannot_be_fails_the_import(variable, value, binary):
     says = {
         "AIRLLM_NUM_THREADS": f"has value '{value}', expected a whole number from 1 to 4096\n",
         "AIRLLM_CPU_ISA": f": this CPU has no kernels for '{value}'; it has: ",
+        "AIRLLM_CPU_PREFETCH": f"has value '{value}', expected 0 or 1\n",
     }[variable]
     says = f"{variable}{'' if says.startswith(':') else ' '}{says}"
     code = "import airllm.tensor_ops; print('imported')"

@@ -1,5 +1,9 @@
 """Interleaved weights: their layout, and the products with them."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from targets import targets
@@ -65,6 +69,39 @@ def test_numbers_that_bytes_cannot_hold(target, reached):
     found = reached.linear(x, weight)
     assert np.isnan(found[1]).all()
     np.testing.assert_array_equal(found[[0, 2]], expected[[0, 2]])
+
+
+PRODUCTS = """
+import hashlib, numpy as np, tensor_ops_cpp as c
+from airllm.formats import interleave
+from airllm.formats.interleaved import WORDS
+from tests.support import stored
+found = hashlib.sha256()
+for isa in c.variants():
+    c.select(isa)
+    for name in WORDS:
+        weight = interleave(stored.blocks(name, (48, 1536)))
+        for rows in (1, 2, 9):
+            x = np.random.default_rng(rows).standard_normal((rows, 1536)).astype(np.float32)
+            found.update(c.linear(x, weight).tobytes())
+print(found.hexdigest())
+"""
+
+
+def test_prefetched_products_have_the_same_bits():
+    """On every CPU, whatever it does by default. What lies behind a weight is prefetched too."""
+    pytest.importorskip("tensor_ops_cpp")
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", PRODUCTS],
+            env=os.environ | {"AIRLLM_CPU_PREFETCH": prefetch},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for prefetch in "01"
+    }
+    assert len(printed) == 1
 
 
 def test_errors_say_what_can_be_interleaved():

@@ -37,6 +37,9 @@ struct ProductKernels {
   void (*linear)(const LinearPart& part);
 };
 
+// Whether products prefetch interleaved weights. choose_prefetch() decides when the kernels are chosen.
+inline bool prefetches_weights = false;
+
 struct StoredKernels {
   // n is a whole number of blocks.
   void (*dequantize)(Format format, float* out, const char* blocks, int64_t n);

@@ -141,12 +141,13 @@ constexpr LinearKernel* interleaved_table[kFormats] = {nullptr, nullptr, nullptr
 #undef FORMAT
 };
 
-constexpr bool faster_interleaved[kFormats] = {false, false, false,
-#define FORMAT(name, ...) is_faster_interleaved<name>(),
-                                               AIRLLM_BLOCK_FORMATS(FORMAT)
+bool no_faster() { return false; }
+constexpr bool (*faster_interleaved[kFormats])() = {no_faster, no_faster, no_faster,
+#define FORMAT(name, ...) is_faster_interleaved<name>,
+                                                    AIRLLM_BLOCK_FORMATS(FORMAT)
 #undef FORMAT
 };
-bool is_faster_interleaved(Format format) { return faster_interleaved[format]; }
+bool is_faster_interleaved(Format format) { return faster_interleaved[format](); }
 
 int64_t interleaved_packed_bytes(Format format, int64_t k) {
   return kBlocks[format].values == 32 ? (rounded_bytes(k) + 63) / 64 * 64 : packed_bytes(format, k);

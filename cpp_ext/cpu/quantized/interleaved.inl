@@ -19,16 +19,31 @@ namespace stored {
 
 // ---- a block of a band, LANES of its rows
 
+// Bytes from what is multiplied to what is prefetched. Each load of a block is an instruction of its own,
+// with blocks between its addresses, so the hardware does not see one stream and prefetches too little.
+constexpr int kAhead = 8192;
+
 template <class F>
 struct BandBlock {
   static constexpr BlockWords kWords = words_of(F::kFormat);
   static constexpr int kRest = rest_bytes(F::kFormat);
-  const char *words, *rest;
+  const char *words, *rest, *ahead;
 
-  // Rows [lane, lane + LANES) of block b of a group.
+  // A group of so many blocks, and rows [lane, lane + LANES) of its block b.
+  static INLINE BandBlock group(const char* at, int64_t blocks) {
+    return {at, at + blocks * kWords.count * 4 * kBand, prefetches_weights ? at + kAhead : nullptr};
+  }
   INLINE BandBlock of(int64_t b, int lane) const {
     return {words + b * kWords.count * 4 * kBand + 4 * lane,
-            rest + b * kRest * kBand + rest_width(F::kFormat) * lane};
+            rest + b * kRest * kBand + rest_width(F::kFormat) * lane,
+            ahead ? ahead + b * F::kBytes * kBand + F::kBytes * lane : nullptr};
+  }
+  // Prefetches a part of as many bytes as this block has.
+  INLINE void prefetch(int part, int parts) const {
+    if (!ahead) return;
+    constexpr int kLines = (F::kBytes * LANES + 63) / 64;
+    for (int line = part * kLines / parts; line < (part + 1) * kLines / parts; ++line)
+      __builtin_prefetch(ahead + 64 * line);
   }
   // The word at this byte of the block.
   INLINE Int word(int byte) const {
@@ -302,9 +317,11 @@ INLINE void add_block(Vec (&totals)[M], const BandBlock<F>& w, const Group256* c
   for (int m = 0; m < M; ++m) values[m] = x[m]->values;
   Int sum[M] = {}, correction[M] = {};
 #pragma GCC unroll 16  // makes the number a constant
-  for (int sub = 0; sub < 256 / F::kUnit; ++sub)
+  for (int sub = 0; sub < 256 / F::kUnit; ++sub) {
+    w.prefetch(sub, 256 / F::kUnit);
     add_run_of_codes<F, kRun, M>(sum, w, sub * kRun, values, steps256<F>.place + sub * kRun,
                                  scale_of_run(scales.scales.at(sub)));
+  }
   constexpr int kZero = CodesOf<F>::kZero;
   if constexpr (F::kOffset || kZero)
     for (int i = 0; i < 128 / F::kUnit; ++i) {
@@ -348,6 +365,7 @@ INLINE void add_block(Vec (&totals)[M], const BandBlock<F>& w, const Rounded32* 
     values[m] = x[m]->values;
     sum[m] = kZero ? Int{} + x[m]->sum * -kZero : Int{};
   }
+  w.prefetch(0, 1);
   add_run_of_codes<F, 8, M>(sum, w, 0, values, kPlaces, scale_of_run(Int{} + 1));
   const Vec scale = scale_of_32(w), offset = F::kOffset ? w.half(1) : Vec{};
   for (int m = 0; m < M; ++m) {
@@ -373,7 +391,7 @@ INLINE void each_block(const char* band, int64_t blocks, const Each& each) {
   constexpr int64_t kGroupBlocks = group_of(F::kFormat);
   for (int64_t b = 0; b < blocks; b += kGroupBlocks) {
     const int64_t some = smaller(kGroupBlocks, blocks - b);
-    const BandBlock<F> group{band, band + some * BandBlock<F>::kWords.count * 4 * kBand};
+    const auto group = BandBlock<F>::group(band, some);
     for (int64_t i = 0; i < some; ++i)
       for (int lane = 0; lane < kBand; lane += LANES) each(group.of(i, lane), lane, b + i);
     band += some * kBand * F::kBytes;
@@ -453,9 +471,8 @@ template <class F>
 INLINE BandBlock<F> block_at(const char* weight, int64_t k, int64_t n, int64_t b) {
   constexpr int64_t kGroupBlocks = group_of(F::kFormat);
   const int64_t first = b / kGroupBlocks * kGroupBlocks, some = smaller(kGroupBlocks, k / F::kValues - first);
-  const char* const band = band_at<F>(weight, k, n, first);
-  return BandBlock<F>{band, band + some * BandBlock<F>::kWords.count * 4 * kBand}.of(
-      b - first, static_cast<int>(n % kBand));
+  return BandBlock<F>::group(band_at<F>(weight, k, n, first), some)
+      .of(b - first, static_cast<int>(n % kBand));
 }
 
 template <class F>
@@ -499,14 +516,14 @@ void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int
 
 // Whether products with interleaved weights are faster, from memory too.
 template <class F>
-constexpr bool is_faster_interleaved() {
+bool is_faster_interleaved() {
 #if defined(DOT_U8_I8) || defined(DOTS_AT_ONCE)
   return words_of(F::kFormat).count > 0;
 #elif defined(IN_PAIRS)
-  // Signs take two more instructions for each row of x. With one row of x, q3_k and q6_k as stored are read
-  // at up to a fourth more of memory's speed.
-  return words_of(F::kFormat).count > 0 && !(F::kValues == 32 && CodesOf<F>::kSigned) &&
-         F::kFormat != kQ3_K && F::kFormat != kQ6_K;
+  // Signs take two more instructions for each row of x. Where nothing is prefetched, blocks of 32 with signs
+  // and q3_k are then read faster as stored, and q6_k everywhere: eight rows take a fifth less.
+  const bool has_signs = (F::kValues == 32 && CodesOf<F>::kSigned) || F::kFormat == kQ3_K;
+  return words_of(F::kFormat).count > 0 && F::kFormat != kQ6_K && (!has_signs || prefetches_weights);
 #else
   return false;
 #endif

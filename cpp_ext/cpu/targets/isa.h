@@ -133,6 +133,16 @@ inline unsigned saved_registers() {
   return low;
 }
 inline bool bit(unsigned word, int place) { return word >> place & 1; }
+
+inline bool is_made_by_amd() {
+  const Cpuid zero = cpuid(0);
+  return zero.b == 0x68747541 && zero.d == 0x69746e65 && zero.c == 0x444d4163;  // AuthenticAMD
+}
+// The family, with the extended one: 0x19 is Zen 3 and 4, 0x1a Zen 5.
+inline unsigned family() {
+  const unsigned signature = cpuid(1).a, base = signature >> 8 & 15;
+  return base == 15 ? base + (signature >> 20 & 255) : base;
+}
 #endif
 
 inline Features features() {
