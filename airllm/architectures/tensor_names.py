@@ -140,7 +140,7 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
     dense = c.dense_and_experts or not moe
     fused, pre_norm = c.fused or c.fused_qkv, c.norm_before_attention(layer)
     fused_up = c.fused or c.fused_up
-    shared = moe and c.shared_expert > 0
+    shared, experts = moe and c.shared_expert > 0, range(c.experts if moe else 0)
     around = [
         (pre_norm, "norm"),
         (pre_norm and c.norm_bias, "norm_bias"),
@@ -188,8 +188,8 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (moe and c.router_bias, "router_bias"),
             (moe and c.selection_bias, "selection_bias"),
             (moe and c.dense_and_experts, "norm post_norm router_norm scales"),
-            *((moe, f"{i}.gate {i}.up {i}.down") for i in range(c.experts)),
-            *((moe and c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in range(c.experts)),
+            *((True, f"{i}.gate {i}.up {i}.down") for i in experts),
+            *((c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in experts),
         ],
         "shared_expert": [
             (shared and c.shared_gate, "router"),
