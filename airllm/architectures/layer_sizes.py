@@ -42,7 +42,9 @@ def _refuse_unequal(values: Values, kind: str, shared: tuple[int, ...], sizes: l
         own, read = ((each.kv_heads, each.head_dim, each.value_dim) for each in (sizes[layer], sizes[source]))
         if own != read:
             found = f"lets layer {layer} of {own[0]} heads of {own[1]} values read those of layer {source}"
-            raise values.error(_SHARED[kind], found, f"{own[0]} heads of {own[1]}, not {read[0]} of {read[1]}")
+            raise values.error(
+                _SHARED[kind], found, f"{own[0]} heads of {own[1]}, not {read[0]} of {read[1]}"
+            )
 
 
 def _unless_plain(found: dict[str, Any], sizes: list[LayerSizes]) -> tuple[LayerSizes, ...]:
