@@ -1,9 +1,9 @@
 """The Python extension under sanitizers: python -m tests.sanitized address|thread [TESTS...]
 
-`address` is address and undefined sanitizer. Builds tensor_ops_cpp into build/sanitized/KIND, in some minutes
-at first, and runs tests with it; `make sanitize` runs both kinds. Of leaks only those count whose memory the
-extension took: Python keeps much until it ends. Of races only those in which the extension takes part: what
-Python and NumPy read and write themselves is not seen.
+`address` is address and undefined sanitizer; `make sanitize` runs it, and the thread pool alone under thread
+sanitizer. Builds tensor_ops_cpp into build/sanitized/KIND, in some minutes at first, and runs tests with it.
+Of leaks only those count whose memory the extension took: Python keeps much until it ends. Of races only
+those in which the extension takes part: what Python and NumPy read and write themselves is not seen.
 """
 
 import os

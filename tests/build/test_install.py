@@ -7,7 +7,7 @@ from pathlib import Path
 
 import checkouts
 import pytest
-from installs import PIP, check_cpp_program, install, pip, use_backend, wheel
+from installs import PIP, check_cpp_program, pip, use_backend, wheel
 
 from cpp_ext.commands import build_ext, cpp_build, probes
 
@@ -49,7 +49,7 @@ def check_beside_the_clone(python: Path, clone: Path) -> None:
 
 def test_without_a_compiler_the_install_succeeds_and_says_why_there_is_no_cpp(sdist, tmp_path):
     python = checkouts.empty_environment(tmp_path / "venv")
-    install(python, str(wheel(sdist, tmp_path, PATH="/nowhere")))
+    pip(python, "install", str(wheel(sdist, tmp_path, PATH="/nowhere")))
     backend, answer, why_not, _ = use_backend(python, tmp_path)
     assert (backend, answer) == ("python", 0.73106)
     assert "no C++ compiler on PATH" in why_not and "apt-get install g++" in why_not

@@ -36,14 +36,14 @@ def built(sdist, tmp_path_factory):
 def python(built, tmp_path_factory):
     """An environment in which the wheel is all that was installed."""
     python = checkouts.empty_environment(tmp_path_factory.mktemp("environment") / "venv")
-    installs.install(python, str(built))
+    installs.pip(python, "install", str(built))
     return python
 
 
 @pytest.fixture(scope="module")
 def serving(python, built):
     """The same environment with what text generation and the server need, and OpenAI's client."""
-    installs.install(python, f"{built}[serve]", "openai")
+    installs.pip(python, "install", f"{built}[serve]", "openai")
     return python
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import checkouts
 
-from tests.compatibility import environments
-
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 USE = """
 import json, numpy
@@ -27,11 +25,6 @@ def pip(python: Path, *arguments: str, **changes: str) -> None:
     command = [*PIP, "--python", str(python), *arguments]
     answer = checkouts.run(command, python.parent, PIP_NO_COMPILE="1", PYTHONPATH="", **changes)
     assert answer.returncode == 0, checkouts.output_of(answer)
-
-
-def install(python: Path, *names: str) -> None:
-    """By uv, which takes a third of pip's time; pip installs what a test says of pip."""
-    environments.uv("pip", "install", "--python", python, *names)
 
 
 def use_backend(python: Path, folder: Path) -> list:
