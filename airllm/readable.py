@@ -1,4 +1,13 @@
-"""Formats numbers for people."""
+"""Formats numbers and the content of files for people."""
+
+import re
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def escape_controls(text: str) -> str:
+    """The text with control characters as in Python's source: a file must not control a terminal or a log."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def size(number: int) -> str:

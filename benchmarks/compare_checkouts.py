@@ -3,8 +3,9 @@
     python benchmarks/compare_checkouts.py ../before . [--model MODEL.gguf ...]
 
 Each checkout runs in its own process, in turns, so that other load slows both. A ratio above 1 means that the
-second is faster. AIRLLM_CPU_ISA applies to both. The model is small and random, and created here; with
-`--model`, only these models are compared.
+second is faster. Two processes of one build differ by up to 3 % in a prompt of a model, always the same way
+as long as they run: call it several times before you believe less. AIRLLM_CPU_ISA applies to both. The model
+is small and random, and created here; with `--model`, only these models are compared.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""The Python extension under address and undefined sanitizer: python -m tests.sanitized address [TESTS...]
+"""The Python extension under sanitizers: python -m tests.sanitized address|thread [TESTS...]
 
-Builds tensor_ops_cpp into build/sanitized/KIND, in some minutes at first, and runs tests with it. A report of
-the sanitizer ends the process, so it fails. `make sanitize` runs this, and the thread pool under thread
-sanitizer. Of leaks only those count whose memory the extension took: Python keeps much until it ends.
+`address` is address and undefined sanitizer; `make sanitize` runs it, and the thread pool alone under thread
+sanitizer. Builds tensor_ops_cpp into build/sanitized/KIND, in some minutes at first, and runs tests with it.
+Of leaks only those count whose memory the extension took: Python keeps much until it ends. Of races only
+those in which the extension takes part: what Python and NumPy read and write themselves is not seen.
 """
 
 import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cpp_ext.commands import cpp_build, probes
@@ -29,6 +30,7 @@ class Sanitizer:
     libraries: tuple[str, ...]
     options: dict[str, str]
     tests: list[str]
+    build: dict[str, str] = field(default_factory=dict)
 
 
 SANITIZERS = {
@@ -54,12 +56,29 @@ SANITIZERS = {
             "tests/sanitized_threads.py",
         ],
     ),
+    "thread": Sanitizer(
+        flags=["-fsanitize=thread"],
+        libraries=("libtsan.so", "libstdc++.so"),
+        options={
+            # a child of a fork goes on, as Python's do; the threads of the pool wait until the process ends
+            "TSAN_OPTIONS": "halt_on_error=0:exitcode=0:die_after_fork=0:report_thread_leaks=0:"
+            f"report_signal_unsafe=0:history_size=4:log_path={MADE}/thread/report",
+            "AIRLLM_NUM_THREADS": "4",  # more than many machines have processors: threads wait for each other
+        },
+        tests=[
+            *("tests/sanitized_threads.py", "tests/ops/test_linear.py", "tests/ops/test_attention_arrays.py"),
+            *("tests/engine/native_calls", "tests/engine/test_persistent_kernel.py"),
+            *("tests/engine/scheduling", "tests/memory/test_larger_than_memory.py"),
+        ],
+        # libgomp waits by calls of the system, which the sanitizer does not see
+        build={"AIRLLM_WITH_OPENMP": "0"},
+    ),
 }
 
 
 def build(kind: str) -> Path:
     """The folder with the extension; built if it is not up to date."""
-    os.environ["CXXFLAGS"] = " ".join([*_COMMON, *SANITIZERS[kind].flags])
+    os.environ.update(SANITIZERS[kind].build, CXXFLAGS=" ".join([*_COMMON, *SANITIZERS[kind].flags]))
     return cpp_build.build(MADE / kind).parent
 
 
@@ -87,12 +106,17 @@ def compilers_library(name: str) -> str:
 
 
 def own_reports(kind: str) -> list[str]:
-    """Reports of errors, and of leaks of memory that the extension took itself, but for Python's modules."""
+    """Reports of errors, of races with the extension, and of leaks of memory that the extension took itself,
+    but for Python's modules.
+    """
     found = []
     for path in sorted((MADE / kind).glob("report*")):
         for part in re.split(r"\n(?=(?:Direct|Indirect) leak|=+\n)", path.read_text()):
             if re.match(r"(Direct|Indirect) leak", part):
                 if "tensor_ops_cpp" in part and "PyInit" not in part:
+                    found.append(part)
+            elif "WARNING: ThreadSanitizer" in part:
+                if "tensor_ops_cpp" in part:
                     found.append(part)
             elif re.search(r"ERROR: AddressSanitizer|runtime error:", part):
                 found.append(part)

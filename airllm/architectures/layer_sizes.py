@@ -36,6 +36,17 @@ def _shared_layers(values: Values, kind: str, windows: Windows) -> tuple[int, ..
     return tuple(layer if layer < own else last[bool(windows[layer])] for layer in range(layers))
 
 
+def _refuse_unequal(values: Values, kind: str, shared: tuple[int, ...], sizes: list[LayerSizes]) -> None:
+    """Raise ModelFileError if a layer reads keys and values of another size than its own."""
+    for layer, source in enumerate(shared):
+        own, read = ((each.kv_heads, each.head_dim, each.value_dim) for each in (sizes[layer], sizes[source]))
+        if own != read:
+            found = f"lets layer {layer} of {own[0]} heads of {own[1]} values read those of layer {source}"
+            raise values.error(
+                _SHARED[kind], found, f"{own[0]} heads of {own[1]}, not {read[0]} of {read[1]}"
+            )
+
+
 def _unless_plain(found: dict[str, Any], sizes: list[LayerSizes]) -> tuple[LayerSizes, ...]:
     """The sizes of each layer; () if they are those of the whole model."""
     dim = found["head_dim"]
@@ -80,6 +91,7 @@ def folder_sizes(
         kv_heads = own.whole("num_key_value_heads", kv_heads) if own else kv_heads
         wide = found["feed_forward"] * (1 + (twice and bool(shared) and shared[layer] != layer))
         sizes.append(LayerSizes(found["heads"], kv_heads, dim, dim, wide))
+    _refuse_unequal(values, "folder", shared, sizes)
     for name in ("kv_heads", "head_dim", "feed_forward"):
         found[name] = max(getattr(each, name) for each in sizes)
     keys = tuple(alike and not window for window in windows) if alike else ()
@@ -135,6 +147,7 @@ def gguf_sizes(
     if not architecture.sizes_by_window:
         return fields
     shared = _shared_layers(values, "gguf", windows)
+    _refuse_unequal(values, "gguf", shared, sizes)
     keys = tuple(
         not window and f"blk.{layer}.attn_v.weight" not in tensors and not (shared and shared[layer] != layer)
         for layer, window in enumerate(windows)

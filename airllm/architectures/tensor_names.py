@@ -143,7 +143,7 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
     dense = c.layer(layer).feed_forward.width > 0
     fused, pre_norm = c.fused or c.fused_qkv, c.norm_before_attention(layer)
     fused_up = c.fused or c.fused_up
-    shared = moe and c.shared_expert > 0
+    shared, experts = moe and c.shared_expert > 0, range(c.experts if moe else 0)
     around = [
         (pre_norm, "norm"),
         (pre_norm and c.norm_bias, "norm_bias"),
@@ -193,8 +193,8 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (moe and c.selection_bias, "selection_bias"),
             (moe and c.dense_and_experts, "norm post_norm router_norm scales"),
             (moe and c.expert_latent > 0, "latent_in latent_out"),
-            *((moe, " ".join(f"{i}.{part}" for part in expert)) for i in range(c.experts)),
-            *((moe and c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in range(c.experts)),
+            *((True, " ".join(f"{i}.{part}" for part in expert)) for i in experts),
+            *((c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in experts),
         ],
         "shared_expert": [
             (shared and c.shared_gate, "router"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from airllm.backends import absent, declaration
 from airllm.backends.declaration import Absent, Declaration, all_declarations, shipped
+from airllm.readable import escape_controls
 
 BUILT_IN = tuple(shipped())  # in the automatic order
 # The backend_priority of a configuration that keeps the automatic order.
@@ -30,9 +31,12 @@ KEYS = tuple(DEFAULTS)
 
 
 class ConfigError(ValueError):
-    """An invalid configuration; the message names file, line and key."""
+    """An invalid configuration; the message names file, line and key, on one line."""
 
     __module__ = "airllm.backends.config"  # users import it from there
+
+    def __init__(self, message: str):
+        super().__init__(escape_controls(message))
 
 
 class Wrong(ValueError):

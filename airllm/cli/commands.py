@@ -213,14 +213,15 @@ def serve(options: argparse.Namespace) -> int:
     """Serve a model to many clients, with OpenAI's interface."""
     from airllm.cli import server
 
-    with report_as_user_error(options, origins="cors_origin", keys="api_key", names="model_name"):
-        settings = server.options_of(options)
-    with (
-        contextlib.closing(server.listen(settings)) as listening,
-        open_engine(options) as engine,
-        report_as_user_error(options, max_waiting="queue", cache_bytes="cache_memory"),
-    ):
-        return server.serve(engine, settings, listening, options)
+    with server.ending_at_sigterm():
+        with report_as_user_error(options, origins="cors_origin", keys="api_key", names="model_name"):
+            settings = server.options_of(options)
+        with (
+            contextlib.closing(server.listen(settings)) as listening,
+            open_engine(options) as engine,
+            report_as_user_error(options, max_waiting="queue", cache_bytes="cache_memory"),
+        ):
+            return server.serve(engine, settings, listening, options)
 
 
 def answer_batch(options: argparse.Namespace) -> int:

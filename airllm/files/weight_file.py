@@ -18,9 +18,9 @@ import numpy as np
 
 from airllm.backends.json_file import find_repeated
 from airllm.formats import Quantized
+from airllm.readable import escape_controls
 
 Stored = np.ndarray | Quantized
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
@@ -40,11 +40,6 @@ class ModelFileError(ValueError):
 def _short(text: str, most: int = 200) -> str:
     """Shorten a text with content of a file, which may be a megabyte."""
     return escape_controls(text if len(text) <= most else text[:most] + "...")
-
-
-def escape_controls(text: str) -> str:
-    """The text with control characters as in Python's source: a file must not control a terminal or a log."""
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class FileMap(mmap.mmap):

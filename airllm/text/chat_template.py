@@ -21,7 +21,8 @@ import jinja2.nodes
 import jinja2.parser
 
 from airllm.files.gguf import GgufFile
-from airllm.files.weight_file import ModelFileError, escape_controls, model_path, read_json
+from airllm.files.weight_file import ModelFileError, model_path, read_json
+from airllm.readable import escape_controls
 from airllm.text.sandbox import MOST_WEIGHT, Sandbox, TooLong
 from airllm.text.template_traits import TemplateTraits, fit_message, is_parts
 from airllm.text.tokenizer import check_unicode

@@ -24,6 +24,7 @@ WIDE = (
 )
 # With AVX-512 it takes a compiler twice as long.
 SETS = [] if ALL else ["-DAIRLLM_WITHOUT_AVX512"]
+WINE = os.pathsep.join(["/usr/lib/wine", os.environ.get("PATH", "")])  # Debian has the loader there
 
 
 def needs(what, found, why):
@@ -103,6 +104,25 @@ def functions_with(instruction, program, objdump):
         elif f"\t{instruction}\t" in line:
             found |= set(re.findall(r"cpu::\w+", function)[:1] or [function])
     return found
+
+
+def test_windows_programs(tmp_path):
+    """What of the core needs no Python, with Windows' calls, run by wine. MinGW's GCC keeps the stack at 16
+    bytes, so only SSE2 is tried: what it compiles with AVX fails. Wheels for Windows are compiled by Clang.
+    """
+    compiler, wine = shutil.which("x86_64-w64-mingw32-g++-posix"), shutil.which("wine64", path=WINE)
+    needs("mingw", compiler and wine, "g++-mingw-w64-x86-64-posix or wine64 is not installed")
+    if not ALL and "mingw" not in REQUIRED:
+        pytest.skip("compiles for half a minute: AIRLLM_TEST_ALL=1, or AIRLLM_TEST_REQUIRE=mingw")
+    own = {"WINEPREFIX": str(tmp_path / "wine"), "WINEDEBUG": "-all"}
+    options = {"capture_output": True, "env": {**os.environ, **own}, "timeout": 300}
+    program = compile_program(tmp_path, compiler, "-O0", "-static", "-DAIRLLM_WITHOUT_AVX512")
+    subprocess.run([wine, "wineboot", "--init"], **options)
+    assert "sse2: " in passes(wine, program, "sse2", **own)
+    source, threads = ROOT / "tests" / "cpp" / "test_workers.cpp", tmp_path / "threads.exe"
+    subprocess.run([compiler, "-std=c++17", "-static", source, "-o", threads], check=True, timeout=300)
+    done = subprocess.run([wine, threads], **options)
+    assert (done.returncode, done.stdout.split()) == (0, [b"done"])
 
 
 def test_other_architectures_by_plain_vectors(tmp_path):

@@ -7,7 +7,7 @@ import checkouts
 import pytest
 
 from tests.compatibility import __main__ as command
-from tests.compatibility import pythons
+from tests.compatibility import environments, pythons
 from tests.compatibility.environments import Failed
 
 
@@ -64,3 +64,8 @@ def test_no_python_at_all_is_a_failure(monkeypatch):
     monkeypatch.setattr(pythons, "find", lambda version: None)
     monkeypatch.setattr(sys, "argv", ["compatibility"])
     assert command.main() == 1
+
+
+def test_a_command_that_does_not_end_has_failed():
+    with pytest.raises(Failed, match="has not ended after 0.1 seconds"):
+        environments.run(["sleep", "60"], seconds=0.1)

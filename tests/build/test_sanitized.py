@@ -32,11 +32,25 @@ OVERFLOW = """\
 """
 UNDEFINED = "cpp_ext/cpu/x.inl:3:5: runtime error: signed integer overflow\n"
 
+RACES = """\
+==================
+WARNING: ThreadSanitizer: data race (pid=1)
+  Write of size 8 at 0x1 by thread T1:
+    #0 memcpy <null> (libtsan.so.2+0x1)
+    #1 PyBytes_FromStringAndSize Objects/bytesobject.c:1 (python3+0x1)
+==================
+==================
+WARNING: ThreadSanitizer: data race (pid=1)
+  Write of size 8 at 0x1 by thread T1:
+    #0 run cpp_ext/cpu/threads/thread_pool.h:1 (tensor_ops_cpp.so+0x1)
+==================
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "found"),
     ((REPORTS, ["Indirect leak of 100"]), (OVERFLOW, ["==2==ERROR"]), (UNDEFINED, ["cpp_ext/cpu"]),
-     ("nothing\n", [])),
+     (RACES, ["==================\nWARNING: ThreadSanitizer"]), ("nothing\n", [])),
 )  # fmt: skip
 def test_reports_that_count(tmp_path, monkeypatch, text, found):
     monkeypatch.setattr(sanitized, "MADE", tmp_path)

@@ -25,11 +25,14 @@ class Failed(Exception):
 
 
 def run(command: Sequence[str | Path], text: str = "", seconds: float = 1800, **changes: str) -> str:
-    """What the command prints, with `changes` to the environment. Failed if it fails."""
+    """What the command prints, with `changes` to the environment. Failed if it fails, or does not end."""
     words = [str(part) for part in command]
     kept = {name: value for name, value in os.environ.items() if name not in OF_A_CHECKOUT}
     options = {"capture_output": True, "text": True, "cwd": CHECKOUT, "timeout": seconds}
-    done = subprocess.run(words, input=text, env={**kept, **changes}, **options)
+    try:
+        done = subprocess.run(words, input=text, env={**kept, **changes}, **options)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{' '.join(words)}\nhas not ended after {seconds:g} seconds") from None
     if done.returncode:
         raise Failed(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
     return done.stdout

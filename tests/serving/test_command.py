@@ -79,6 +79,22 @@ def test_sigterm_ends_answers_that_take_longer_than_the_limit(process):
         assert time.monotonic() - start < 5
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFO")
+def test_sigterm_before_the_model_is_open_ends_the_command(model, tmp_path):
+    """By a handler: the first process of a container ignores a signal that it has none for."""
+    os.mkfifo(tmp_path / "keys")  # the command waits for somebody who writes the keys
+    command = [sys.executable, "-m", "airllm", "serve", str(model), "--port", "0"]
+    variables = {**os.environ, "PYTHONPATH": str(checkouts.ROOT)}
+    server = subprocess.Popen([*command, "--api-key-file", str(tmp_path / "keys")], env=variables)
+    writer = os.open(tmp_path / "keys", os.O_WRONLY)  # opened when the command has
+    try:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 0
+    finally:
+        server.kill()
+        os.close(writer)
+
+
 def test_sigint_ends_at_once(process):
     server, address = process("--drain-timeout", "60")
     with serving_slowly(address) as stream:
