@@ -196,11 +196,12 @@ def vs_ggml(case: Case, rows: int) -> float | None:
     return min(times) / time_of(case, rows) if times else None
 
 
-def in_two_calls(case: Case, rows: Sequence[int]) -> float:
-    """The maximum of t(m) relative to the time of the same rows in two calls."""
+def in_two_calls(case: Case, rows: Sequence[int]) -> str:
+    """The maximum of t(m) relative to the time of the same rows in two calls, if those were measured."""
     few = [m for m in rows if m <= FEW and str(m) in case]
     pairs = [(m, i) for m in few for i in few if m - i in few]
-    return max((time_of(case, m) / (time_of(case, i) + time_of(case, m - i)) for m, i in pairs), default=0.0)
+    shares = [time_of(case, m) / (time_of(case, i) + time_of(case, m - i)) for m, i in pairs]
+    return f"{max(shares):.2f}" if shares else "-"
 
 
 def row_of(both: tuple[Case, ...], rows: Sequence[int]) -> list[str]:
@@ -213,7 +214,7 @@ def row_of(both: tuple[Case, ...], rows: Sequence[int]) -> list[str]:
         text = " / ".join("-" if r is None else figures(r) + "x" for r in ratios)
         cells.append(f"{duration(time_of(both[-1], m))}: {text}")
     shares = " / ".join(f"{of_read(case):.0%}" for case in both) if "1" in both[-1] else "-"
-    split = " / ".join(f"{in_two_calls(case, rows):.2f}" for case in both)
+    split = " / ".join(in_two_calls(case, rows) for case in both)
     return [weight_name(both[-1]), *cells, shares, split]
 
 

@@ -107,8 +107,8 @@ def functions_with(instruction, program, objdump):
 
 
 def test_windows_programs(tmp_path):
-    """What of the core needs no Python, with Windows' calls, run by wine. MinGW's GCC keeps the stack at 16
-    bytes, so only SSE2 is tried: what it compiles with AVX fails. Wheels for Windows are compiled by Clang.
+    """What of the core needs no Python, with Windows' calls, run by wine: the kernels of SSE2, and threads.
+    All sets take wine more than five minutes. Wheels for Windows are compiled by Clang, not by MinGW's GCC.
     """
     compiler, wine = shutil.which("x86_64-w64-mingw32-g++-posix"), shutil.which("wine64", path=WINE)
     needs("mingw", compiler and wine, "g++-mingw-w64-x86-64-posix or wine64 is not installed")
