@@ -18,6 +18,7 @@ The last column is the maximum of t(m) / (t(i) + t(m - i)): above 1, one call ta
 from __future__ import annotations
 
 import itertools
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -190,10 +191,13 @@ def of_read(case: Case) -> float:
     return case["bytes"] / time_of(case, 1) / (case["read_bytes"] / time_of(case, "read"))
 
 
-def vs_ggml(case: Case, rows: int) -> float | None:
-    """Speed relative to the faster of ggml's two."""
-    times = [time_of(case, key) for side in ("ggml", "repacked") if (key := f"{rows} {side}") in case]
-    return min(times) / time_of(case, rows) if times else None
+def vs_ggml(both: Sequence[Case], rows: int) -> list[float]:
+    """Speed in each pass relative to the side of ggml that is faster over all."""
+    sides = [key for side in ("ggml", "repacked") if (key := f"{rows} {side}") in both[0]]
+    if not sides:
+        return []
+    faster = min(sides, key=lambda key: statistics.median(time_of(case, key) for case in both))
+    return [time_of(case, faster) / time_of(case, rows) for case in both]
 
 
 def in_two_calls(case: Case, rows: Sequence[int]) -> str:
@@ -210,8 +214,7 @@ def row_of(both: tuple[Case, ...], rows: Sequence[int]) -> list[str]:
         if str(m) not in both[-1]:
             cells.append("-")
             continue
-        ratios = [vs_ggml(case, m) for case in both]
-        text = " / ".join("-" if r is None else figures(r) + "x" for r in ratios)
+        text = " / ".join(f"{figures(ratio)}x" for ratio in vs_ggml(both, m)) or "-"
         cells.append(f"{duration(time_of(both[-1], m))}: {text}")
     shares = " / ".join(f"{of_read(case):.0%}" for case in both) if "1" in both[-1] else "-"
     split = " / ".join(in_two_calls(case, rows) for case in both)

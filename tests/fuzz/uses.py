@@ -204,7 +204,7 @@ def _render(path: Path) -> None:
             template.render(messages, tools=TOOLS)
         except ChatTemplateError as error:
             refusals.append(error)
-    if template.takes_tools and refusals:
+    if template.traits.takes_tools and refusals:
         raise refusals[0]
     if refusals:
         raise refusals[-1]
