@@ -201,6 +201,7 @@ class _Child:
         try:
             os.dup2(self._said.fileno(), 1)
             os.dup2(self._said.fileno(), 2)
+            _forget_handlers()
             faulthandler.enable(2)
             with tempfile.TemporaryDirectory(prefix="airllm-fuzz-") as folder:
                 status = 0 if self._run(Path(folder), writing) else _GO_ON
@@ -231,6 +232,14 @@ class _Child:
                 report["findings"] = [[*found[1:], data.hex()]]
             _write_all(writing, json.dumps(report).encode() + b"\n")
         return False
+
+
+def _forget_handlers() -> None:
+    """A handler that a library has set in the parent must not keep a child alive that crashes."""
+    faulthandler.disable()
+    for fatal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
+        signal.signal(fatal, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def judge(target: Target, use: Any, path: Path) -> tuple[str, str, str]:
