@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import checkouts
+import process_choice
 import pytest
 from case_choice import spread
 from environment import ALL, REQUIRED, TOOLS
@@ -109,6 +110,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     if call.when == "call":
         item.stash[SKIPPED] = report.skipped
     return report
+
+
+@pytest.fixture(autouse=True)
+def process_choice_kept():
+    """A test that leaves another backend to the tests after it fails. Torn down after all other fixtures."""
+    with process_choice.kept():
+        yield
 
 
 @pytest.fixture

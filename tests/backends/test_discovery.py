@@ -8,6 +8,7 @@ import types
 import cpuinfo
 import numpy as np
 import pytest
+from process_choice import kept
 
 from airllm import backends, tensor_ops
 from airllm.backends import devices, registry
@@ -109,13 +110,12 @@ def test_lists_and_defaults(capsys):
     assert {"✓ python, numpy: NumPy (CPU)", "✗ nki: NKI (Neuron)"} <= set(listed)
     named = [line[2:].partition(":")[0].split(", ") for line in listed if line[0] in "✓✗"]
     assert {each for names in named for each in names} >= {*BUILT_IN, *ABSENT, *ALIASES}
-    before = backends.get_default_backend()
     try:
         backends.set_default_backend("python")
         assert backends.get_default_backend() == "python"
         assert backends.best_available_backend() == registry.best().name  # not the one in use
     finally:
-        backends.set_default_backend(before)
+        backends.set_default_backend("auto")
 
 
 def test_a_preference_gives_way_and_a_name_does_not():
@@ -146,7 +146,19 @@ def test_a_backend_is_named_in_letters_of_any_case(made_up):
             set_it("AUTO")
             assert backends.get_backend() == before
     finally:
-        tensor_ops.set_backend(before)
+        tensor_ops.set_backend("auto")
+
+
+def test_a_test_that_leaves_another_choice_fails():
+    """Also if only why the backend was chosen differs."""
+    usual = registry.process_wide
+    for name in ("python", usual.backend.name):
+        with pytest.raises(pytest.fail.Exception, match="left as .*'asked for by name', True"), kept():
+            backends.set_backend(name)
+        assert registry.process_wide is usual
+    with kept():
+        backends.set_backend("python")
+        backends.set_backend("auto")
 
 
 def test_a_reason_is_never_empty():

@@ -328,7 +328,7 @@ def test_the_backend_is_the_named_one_a_fallback_or_the_default():
         backends.set_default_backend("python")
         assert PersistentKernel(model=LLAMA).backend == "python"
     finally:
-        backends.set_default_backend(before)
+        backends.set_default_backend("auto")
     assert PersistentKernel(model=LLAMA).backend == before
     assert "PersistentKernel" in dir(airllm)
 

@@ -48,12 +48,11 @@ def test_a_backend_by_name_by_fallback_and_by_default(without_cuda):
         model=MODEL,
     )  # fmt: skip
     assert ypk.backend == ("cpp" if HAVE_CPP else "python")
-    before = yr.get_default_backend()
     try:
         yr.set_default_backend("numpy")
         assert yr.PersistentKernel(mode="decode", world_size=1, mpi_rank=0, model=MODEL).backend == "python"
     finally:
-        yr.set_default_backend(before)
+        yr.set_default_backend("auto")
 
 
 @pytest.mark.skipif(not HAVE_CPP, reason="the C++ backend is not built")
