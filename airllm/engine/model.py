@@ -10,8 +10,9 @@ import numpy as np
 from airllm.engine.devices.fallback import go_on
 from airllm.engine.devices.placement import all_movable
 from airllm.engine.layers.chunks import CHUNK
-from airllm.engine.layers.decoder import Angles, Rows, decoder_layers, normalize
+from airllm.engine.layers.decoder import decoder_layers, normalize
 from airllm.engine.layers.native_decode import BoundStep
+from airllm.engine.layers.rows import Angles, Rows
 from airllm.engine.marks import tokens_before_mark
 from airllm.engine.opened_model import OpenedModel
 from airllm.engine.pass_rows import Progress, angles_of, rows_of

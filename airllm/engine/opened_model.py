@@ -20,7 +20,7 @@ from airllm.engine.devices.fallback import Fallbacks
 from airllm.engine.devices.offload import Offload, host_ops, interleave_first
 from airllm.engine.devices.placement import OnDevice, Weights, why_not_on_device
 from airllm.engine.exact_ops import ExactOps
-from airllm.engine.layers.decoder import unpacks_cache
+from airllm.engine.layers.attention import unpacks_cache
 from airllm.engine.layers.layer_inputs import LayerInputs
 from airllm.engine.layers.native_decode import BoundStep, FusedLayers, FusedStep
 from airllm.engine.layers.rope_tables import Rotations

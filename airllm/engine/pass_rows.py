@@ -7,8 +7,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from airllm.engine.layers.decoder import Angles, Rows
 from airllm.engine.layers.rope_tables import Rotation
+from airllm.engine.layers.rows import Angles, Rows
 from airllm.memory.kv_cache import Cache
 from airllm.progress import OnProgress
 

@@ -24,8 +24,8 @@ from decoder_cases import (
 from airllm import tensor_ops
 from airllm.architectures.model_config import Rope
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine.layers.decoder import Rows
 from airllm.engine.layers.native_decode import FusedLayers
+from airllm.engine.layers.rows import Rows
 from airllm.formats import Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache

@@ -16,8 +16,9 @@ from targets import targets
 from airllm import tensor_ops
 from airllm.architectures.model_config import Latent, LayerSizes, ModelConfig, QueryTemperature, Rope
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine.layers.decoder import Angles, Rows, decoder_layer, normalize
+from airllm.engine.layers.decoder import decoder_layer, normalize
 from airllm.engine.layers.native_decode import FusedLayers, FusedStep
+from airllm.engine.layers.rows import Angles, Rows
 from airllm.formats import FORMATS, Quantized
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Experts, Layer

@@ -22,8 +22,9 @@ from airllm.backends.device.staging import why_not_streamed
 from airllm.engine.devices.placed_layers import staged_groups, staging_bytes
 from airllm.engine.devices.placement import OnDevice, Weights
 from airllm.engine.exact_ops import ExactOps
-from airllm.engine.layers.decoder import Angles, Rows, decoder_layers
+from airllm.engine.layers.decoder import decoder_layers
 from airllm.engine.layers.native_decode import FusedLayers
+from airllm.engine.layers.rows import Angles, Rows
 from airllm.memory.budget import CHUNK, MemoryBudgetError
 from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.device_plan import (

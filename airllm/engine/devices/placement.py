@@ -17,7 +17,8 @@ import numpy as np
 from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.devices.placed_layers import place_layers
-from airllm.engine.layers.decoder import Angles, Rows, decoder_layers, normalize
+from airllm.engine.layers.decoder import decoder_layers, normalize
+from airllm.engine.layers.rows import Angles, Rows
 from airllm.files.weight_file import Stored
 from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.device_cache import (

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.tensor_names import NamedTensors
-from airllm.engine.layers.decoder import Angles, feed_forward, normalize
+from airllm.engine.layers.decoder import normalize
+from airllm.engine.layers.feed_forward import feed_forward
+from airllm.engine.layers.rows import Angles
 from airllm.engine.opened_model import OpenedModel
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized

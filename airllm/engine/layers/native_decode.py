@@ -14,7 +14,7 @@ import numpy as np
 
 from airllm.architectures.model_config import Attention, Latent, ModelConfig
 from airllm.architectures.recurrent import DeltaRule, Recurrent
-from airllm.engine.layers.decoder import Angles, Rows
+from airllm.engine.layers.rows import Angles, Rows
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
 from airllm.memory.cache_layout import CacheLayout, divide, places

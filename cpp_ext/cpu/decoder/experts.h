@@ -1,5 +1,5 @@
 // Selects the experts for the tokens of a call. Every thread does so itself, from the router's logits:
-// airllm/engine/layers/decoder.py, experts(), is the definition.
+// airllm/engine/layers/experts.py, mix_experts(), is the definition.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -10,7 +10,7 @@ from airllm import PersistentKernel
 from airllm.backends import registry
 from airllm.backends.device.experts import MOST_EXPERTS, Activation, Mixture, Router
 from airllm.convert.quantize import quantize
-from airllm.engine.layers import decoder
+from airllm.engine.layers import experts
 from airllm.formats import Quantized
 from tests.support import device_models, tiny_gguf, wide_gguf
 from tests.support.device_models import agree, counts, open_engine, running
@@ -87,7 +87,7 @@ def definition(logits: np.ndarray, bias, router: Router):
     sizes = router.scores, router.used, router.groups, router.groups_used, router.normalize, router.scale
     config = Config(*sizes, bias is not None)
     weights = {"experts.router": None, "experts.selection_bias": bias}
-    return decoder._route(Identity, logits, Layer(config, weights))
+    return experts._route(Identity, logits, Layer(config, weights))
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from decoder_cases import (
 
 from airllm.backends.api.cpp_backend import CpuBackend
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine.layers.decoder import Angles, Rows
 from airllm.engine.layers.native_decode import FusedLayers
+from airllm.engine.layers.rows import Angles, Rows
 from airllm.formats import FORMATS, Quantized
 from airllm.memory.layers import Layer
 

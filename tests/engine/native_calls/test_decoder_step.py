@@ -23,7 +23,7 @@ from decoder_cases import (
 )
 
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine.layers.decoder import Angles, Rows
+from airllm.engine.layers.rows import Angles, Rows
 from airllm.formats import FORMATS
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import speaking_model
