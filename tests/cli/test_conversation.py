@@ -1,35 +1,19 @@
 """A conversation: what is typed, what it commands, and how answers come to the screen."""
 
-import fcntl
 import io
 import json
 import os
-import pty
 import re
-import select
-import struct
-import subprocess
 import sys
-import termios
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from airllm import progress
-from airllm.cli.chat import (
-    Talk,
-    converse,
-    line_editor,
-    slash_commands,
-)
+from airllm.cli.chat import Talk, converse, line_editor, slash_commands
 from airllm.cli.terminal import Wrapped
 from airllm.engine.request import Statistics
-from tests.support import speaking_model
-
-ROOT = Path(__file__).parents[2]
-PROMPT = "\x1b[?2004h"  # pasted text is told from typed one: a line is read
 
 
 @pytest.fixture
@@ -330,25 +314,6 @@ def test_without_a_home_nothing_is_kept(monkeypatch, capsys):
     assert not Path("~").exists() and "the input history is not saved: " in err and "home" in err
 
 
-WAIT = """
-import time
-from airllm.progress import Waiting
-with Waiting("A short one"):
-    pass
-with Waiting("Opening x") as wait:
-    time.sleep(1)
-    wait.advance(3, 7)
-    time.sleep(0.4)
-print("done")
-"""
-
-
-def test_a_wait_is_told_on_a_terminal_after_a_moment_and_how_far_it_is(tmp_path):
-    with terminal("-c", WAIT, state=tmp_path, module=False) as screen:
-        seen = screen.until("done")
-    assert "Opening x" in seen and "3 of 7 tokens" in seen and "A short one" not in seen
-
-
 def test_a_model_does_not_steer_the_terminal():
     assert (
         wrap("a\x1b[2J\x07 b\x9b1m\r\n```\n\x1b]0;x\tb", 80)
@@ -361,132 +326,3 @@ def test_nothing_is_said_of_a_wait_without_a_terminal(capsys):
         wait.advance(1, 2)
         time.sleep(0.01)
     assert capsys.readouterr() == ("", "")
-
-
-class Terminal:
-    """`airllm` at a terminal of its own."""
-
-    def __init__(self, *arguments: object, state: Path, module: bool = True):
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-        environment = {
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'cpp_ext'}",
-            "AIRLLM_HISTORY": str(state / "history"),
-            "AIRLLM_BACKEND": "python",
-            "OPENBLAS_NUM_THREADS": "1",
-            "TERM": "xterm",
-        }
-        command = [sys.executable, *["-m", "airllm"][: 2 * module], *map(str, arguments)]
-        self.process = subprocess.Popen(
-            command,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=environment,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C there is a signal
-        )
-        os.close(slave)
-        self.seen = ""
-
-    def until(self, text: str, seconds: float = 40) -> str:
-        """What it shows until this comes; the next call begins behind it."""
-        end = time.monotonic() + seconds
-        while text not in self.seen:
-            assert time.monotonic() < end, f"{text!r} did not come: {self.seen!r}"
-            if select.select([self._master], [], [], 0.1)[0]:
-                try:
-                    self.seen += os.read(self._master, 65536).decode(errors="replace")
-                except OSError:  # the other end is closed
-                    assert text in self.seen, self.seen
-        found, _, self.seen = self.seen.partition(text)
-        return found
-
-    def rest(self) -> str:
-        """What it has shown since, once it has ended."""
-        while select.select([self._master], [], [], 0.2)[0]:
-            try:
-                self.seen += os.read(self._master, 65536).decode(errors="replace")
-            except OSError:
-                break
-        return self.seen
-
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._master)
-
-
-@contextmanager
-def terminal(*arguments: object, state: Path, module: bool = True):
-    found = Terminal(*arguments, state=state, module=module)
-    try:
-        yield found
-    finally:
-        found.close()
-
-
-def test_a_terminal(tmp_path):
-    """Pasted lines are one message, history is kept, Ctrl-D leaves the shell a line of its own."""
-    folder = speaking_model.write(tmp_path / "model")
-    (tmp_path / "state").mkdir()
-    saved = tmp_path / "talk.json"
-    chat = ("chat", folder, "-n", 2, "--temperature=0", "--context=300")
-    with terminal(*chat, state=tmp_path / "state") as screen:
-        assert "a context of 300 tokens" in screen.until(PROMPT)
-        screen.type("\x1b[200~def f():\r    pass\r\x1b[201~\r")
-        screen.until("context ")
-        screen.until(PROMPT)
-        screen.type('"""\r  a\rb\r"""\r')
-        screen.until("context ")
-        screen.until(PROMPT)
-        screen.type(f"/save {saved}\r")
-        screen.until("4 messages are in")
-        screen.until(PROMPT)
-        screen.type("\x04")
-        assert screen.process.wait(20) == 0
-        assert "\r\n" in screen.rest()
-    questions = [each["content"] for each in json.loads(saved.read_text())["messages"][::2]]
-    assert questions == ["def f():\n    pass", "  a\nb"]
-    with terminal(*chat, state=tmp_path / "state") as screen:
-        screen.until(PROMPT)
-        screen.type("\x1b[A")
-        screen.until(f"/save {saved}"[:12])
-    assert (tmp_path / "state" / "history").stat().st_mode & 0o077 == 0
-
-
-def test_what_is_typed_while_an_answer_comes_is_not_in_it_and_waits_for_its_turn(tmp_path):
-    folder = speaking_model.write(tmp_path / "model")
-    with terminal("chat", folder, "-n", 150, "--context=400", "--seed=1", state=tmp_path) as screen:
-        screen.until(PROMPT)
-        screen.type("hi\r")
-        screen.until("\x1b[?2004l")
-        screen.until("\r\n")  # of the answer's first lines
-        screen.type("zqzq\r")
-        answer = screen.until(PROMPT)
-        assert "context " in answer and "zq" not in answer
-        screen.until("zqzq")  # not sent: a line of the next entry
-        screen.type("\x03")
-        screen.until(PROMPT)
-        screen.type("/bye\r")
-        assert screen.process.wait(20) == 0
-
-
-def test_ctrl_c_stops_an_answer_and_keeps_it(tmp_path):
-    folder = speaking_model.write(tmp_path / "model")
-    saved = tmp_path / "talk.json"
-    with terminal("chat", folder, "-n", 9000, "--context=9999", "--seed=1", state=tmp_path) as screen:
-        screen.until(PROMPT)
-        screen.type("hi\r")
-        screen.until("\x1b[?2004l")
-        screen.until("\r\n")  # of the answer's first lines
-        screen.type("\x03")
-        assert "ended by: interrupted" in screen.until(PROMPT)
-        screen.type(f"/save {saved}\r")
-        screen.until("messages are in")
-    answer = json.loads(saved.read_text())["messages"][1]
-    assert answer["role"] == "assistant" and answer["content"]
