@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airllm.architectures.declaration import Architecture, Encoder
-from airllm.architectures.model_config import Encoding
+from airllm.architectures.layer_spec import Encoding
 from airllm.architectures.values import Values
 
 

@@ -1,4 +1,4 @@
-"""Reads and writes the sizes of latent attention (`Latent` in `model_config.py`), which files count otherwise
+"""Reads and writes the sizes of latent attention (`Latent` in `layer_spec.py`), which files count otherwise
 than those of other attention.
 
 config.json has the parts of a head's query. GGUF files count what a token keeps as one key-value head; older
@@ -12,7 +12,8 @@ from dataclasses import replace
 from math import log
 from typing import Any
 
-from airllm.architectures.model_config import ModelConfig, Rope
+from airllm.architectures.layer_spec import Rope
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import Values
 
 _ROTATED = "qk_rope_head_dim"

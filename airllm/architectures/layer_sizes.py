@@ -10,7 +10,8 @@ from typing import Any
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.keys import keys_of
 from airllm.architectures.latent import rotated_dim
-from airllm.architectures.model_config import FEED_FORWARD, MIXER, LayerSizes, ModelConfig
+from airllm.architectures.layer_spec import LayerSizes
+from airllm.architectures.model_config import FEED_FORWARD, MIXER, ModelConfig
 from airllm.architectures.values import MOST_LAYERS, Values
 from airllm.architectures.windows import Windows
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.declaration import Architecture, Rotary
-from airllm.architectures.model_config import ModelConfig, QueryTemperature, Rope
+from airllm.architectures.layer_spec import QueryTemperature, Rope
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import MOST, Values
 from airllm.architectures.windows import Windows
 from airllm.files.weight_file import ModelFileError

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airllm.architectures.families import architecture_named
-from airllm.architectures.model_config import Latent, ModelConfig, Rope
+from airllm.architectures.layer_spec import Latent, Rope
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.pooling import DENSE_NAMES, Dense, pooling_of
 from airllm.architectures.read_gguf import gguf_config, gguf_keys
 from airllm.architectures.recurrent import DeltaRule, Mamba2

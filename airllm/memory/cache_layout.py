@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Attention, Latent, ModelConfig
+from airllm.architectures.layer_spec import Attention, Latent
+from airllm.architectures.model_config import ModelConfig
 from airllm.formats import FORMATS
 
 # Name of a cache dtype -> the NumPy dtype of its items. q8_0 has ggml's blocks of 32.

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from airllm.architectures.model_config import Attention, Latent, ModelConfig
+from airllm.architectures.layer_spec import Attention, Latent
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.tensor_names import NamedTensors, shared_names
 from airllm.backends.api.memory import MemoryEstimate
 from airllm.memory.cache_layout import CacheLayout

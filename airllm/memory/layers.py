@@ -15,7 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from airllm import tensor_ops
-from airllm.architectures.model_config import Attention, Latent, LayerSpec, ModelConfig
+from airllm.architectures.layer_spec import Attention, Latent, LayerSpec
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.recurrent import DeltaRule
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.weight_file import ModelFileError, Stored

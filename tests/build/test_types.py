@@ -14,7 +14,8 @@ import pytest
 from environment import REQUIRED
 
 from airllm import AutoModel, PersistentKernel
-from airllm.architectures.model_config import ModelConfig, Rope
+from airllm.architectures.layer_spec import Rope
+from airllm.architectures.model_config import ModelConfig
 from airllm.layer_engine import LayerWiseInferenceEngine
 from cpp_ext.commands import write_types
 from tests.support import tiny_models

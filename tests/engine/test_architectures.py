@@ -16,7 +16,8 @@ from airllm.architectures import all_architectures, families, open_config, table
 from airllm.architectures.declaration import REMOVED, Architecture, Tiny
 from airllm.architectures.families import architecture_of_gguf, architecture_of_model_type
 from airllm.architectures.keys import KEYS, keys_of
-from airllm.architectures.model_config import Encoding, LayerSizes, ModelConfig, QueryTemperature, Rope
+from airllm.architectures.layer_spec import Encoding, LayerSizes, QueryTemperature, Rope
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.recurrent import ShortConv
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.info import _decode

@@ -26,7 +26,7 @@ from safetensors.numpy import load_file, save_file
 
 from airllm import tensor_ops
 from airllm.architectures import open_config
-from airllm.architectures.model_config import Rope
+from airllm.architectures.layer_spec import Rope
 from airllm.backends import registry
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.convert.quantize import quantize

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from decoder_cases import BATCHES, agree, batch_of, composed, config, layer_of
 
-from airllm.architectures.model_config import LayerSizes, Rope
+from airllm.architectures.layer_spec import LayerSizes, Rope
 from airllm.architectures.recurrent import Recurrent
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.layers.native_decode import FusedLayers

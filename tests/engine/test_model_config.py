@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from airllm.architectures import config_of, open_config
-from airllm.architectures.model_config import ModelConfig, Rope
+from airllm.architectures.layer_spec import Rope
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
 from airllm.files import open_weights
 from tests.support.config_files import BASE, FOLDERS, GGUFS, SIZES, folder, gguf_file

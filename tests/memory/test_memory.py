@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from airllm.architectures import config_of
-from airllm.architectures.model_config import ModelConfig, Rope
+from airllm.architectures.layer_spec import Rope
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends import (
     BackendPreference,

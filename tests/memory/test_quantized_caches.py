@@ -22,7 +22,7 @@ from decoder_cases import (
 )
 
 from airllm import tensor_ops
-from airllm.architectures.model_config import Rope
+from airllm.architectures.layer_spec import Rope
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.layers.native_decode import FusedLayers
 from airllm.engine.layers.rows import Rows

@@ -8,7 +8,8 @@ from typing import Any
 import gguf
 import numpy as np
 
-from airllm.architectures.model_config import ModelConfig, Rope
+from airllm.architectures.layer_spec import Rope
+from airllm.architectures.model_config import ModelConfig
 
 # A small model in the words of both kinds of file; each architecture adds its own below.
 SIZES = {

@@ -14,7 +14,8 @@ import stored
 from targets import targets
 
 from airllm import tensor_ops
-from airllm.architectures.model_config import Latent, LayerSizes, ModelConfig, QueryTemperature, Rope
+from airllm.architectures.layer_spec import Latent, LayerSizes, QueryTemperature, Rope
+from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.layers.decoder import decoder_layer, normalize
 from airllm.engine.layers.native_decode import FusedLayers, FusedStep

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Latent, ModelConfig
+from airllm.architectures.layer_spec import Latent
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.recurrent import Recurrent
 from airllm.engine.layers.attention import attention
 from airllm.engine.layers.experts import dense_and_experts, experts_or_dense

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Latent
+from airllm.architectures.layer_spec import Latent
 from airllm.engine.layers.rows import Angles, Rows, query_temperatures
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer

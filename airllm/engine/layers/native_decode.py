@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Attention, Latent, ModelConfig
+from airllm.architectures.layer_spec import Attention, Latent
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.recurrent import DeltaRule, Recurrent
 from airllm.engine.layers.rows import Angles, Rows
 from airllm.files.weight_file import Stored

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import ModelConfig, Rope
+from airllm.architectures.layer_spec import Rope
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.weight_file import ModelFileError
 from airllm.memory.layers import check_tensor

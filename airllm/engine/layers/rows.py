@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airllm.architectures.model_config import QueryTemperature
+from airllm.architectures.layer_spec import QueryTemperature
 from airllm.memory.kv_cache import Cache
 
 

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from airllm.architectures.model_config import LayerSizes, ModelConfig
+from airllm.architectures.layer_spec import LayerSizes
+from airllm.architectures.model_config import ModelConfig
 from airllm.files.weight_file import Stored
 from airllm.formats import FORMATS, Quantized
 from airllm.memory.layers import Experts, Layer
