@@ -20,7 +20,20 @@ PLOTS = DOCS / "plots"
 MACHINE = "amd_epyc_avx512_bf16"
 GREY = "#808080"
 WIDTH = 4.6  # inches: small, so that a phone shows letters of a readable size
-COLOURS = ("#3d7fc9", "#c9a227", "#4f9d69", "#b5588f", "#8f77c9", "#c96a3d", "#5aa5b5", "#9aa0a6")
+COLOURS = (
+    "#3d7fc9",
+    "#c9a227",
+    "#4f9d69",
+    "#b5588f",
+    "#8f77c9",
+    "#c96a3d",
+    "#5aa5b5",
+    "#9aa0a6",
+    "#a3763f",
+    "#d98fb0",
+    "#7fae3f",
+)
+MATRIX = 4096, 14336  # of the products: values of a row, and rows
 ENGINES = {"airllm": "airllm", "llama_cpp": "llama.cpp", "ik_llama_cpp": "ik_llama.cpp"}
 STYLE = {
     "svg.hashsalt": "airllm",
@@ -55,17 +68,18 @@ def ops(figure: Figure) -> None:
 
 
 def products(figure: Figure) -> None:
-    """Products with stored weights beside the faster of ggml's kernels, by rows of x."""
+    """Products with MATRIX as stored, beside the faster of ggml's kernels, by rows of x."""
     axes = figure.subplots()
-    counts = [1, 2, 4, 8, 16, 512]
-    for colour, row in zip(COLOURS, table("products")["passes"][1], strict=True):
+    rows = [row for row in table("products")["passes"][1] if (row["k"], row["n"]) == MATRIX]
+    counts = [key for key in rows[0] if key.isdecimal()]
+    for colour, row in zip(COLOURS, rows, strict=True):
         ratios = [
             min(row[f"{n} {peer}"]["median"] for peer in ("ggml", "repacked") if f"{n} {peer}" in row)
-            / row[str(n)]["median"]
+            / row[n]["median"]
             for n in counts
         ]
         axes.plot(range(len(counts)), ratios, color=colour, marker="o", markersize=3, label=row["format"])
-    axes.set_xticks(range(len(counts)), list(map(str, counts)))
+    axes.set_xticks(range(len(counts)), counts)
     axes.set_xlabel("rows of x")
     ratio_axis(axes)
 
