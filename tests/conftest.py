@@ -171,7 +171,7 @@ def real_file() -> Path:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that says random bytes."""
-    from tests.support import speaking_model
+    from tests.support.models import speaking_model
 
     return speaking_model.write(tmp_path_factory.mktemp("model"))
 

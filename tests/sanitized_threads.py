@@ -10,7 +10,7 @@ import numpy as np
 
 from airllm import tensor_ops
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 
 def run_at_once(*calls) -> None:

@@ -12,7 +12,7 @@ from airllm import PersistentKernel, tensor_ops
 from airllm.backends import registry
 from airllm.formats import FORMATS, Quantized
 from airllm.tensor_ops import OPS
-from tests.support import tiny_models
+from tests.support.models import tiny_models
 
 
 @pytest.fixture(scope="module")

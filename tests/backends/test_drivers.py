@@ -38,7 +38,8 @@ def icd(tmp_path_factory):
         pytest.skip("no compiler for a driver that this loader takes")
     command = [*probes.cxx_command()[:1], "-x", "c", "-Wall", "-Werror", "-shared", "-fPIC"]
     subprocess.run(
-        [*command, HERE / "support" / "broken_opencl.c", "-o", folder / "libbroken.so"], check=True
+        [*command, HERE / "support" / "kernels" / "broken_opencl.c", "-o", folder / "libbroken.so"],
+        check=True,
     )
     (folder / "broken.icd").write_text(f"{folder / 'libbroken.so'}\n")
     return folder / "broken.icd"

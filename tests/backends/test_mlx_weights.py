@@ -6,7 +6,7 @@ from environment import REQUIRED
 
 from airllm.backends import registry
 from airllm.formats import FORMATS, Quantized
-from tests.support.stored import blocks, with_scales
+from tests.support.models.stored import blocks, with_scales
 
 if "mlx" in REQUIRED or not registry.open_backend("mlx").why_not:
     import mlx.core as mx

@@ -6,8 +6,8 @@ import pytest
 from airllm.backends import registry
 from airllm.formats import FORMATS
 from tensor_ops_webgpu.launches import BLOCKS_32, IN_PARTS
-from tests.support.device_models import running
-from tests.support.stored import blocks
+from tests.support.engines.device_models import running
+from tests.support.models.stored import blocks
 
 
 @pytest.mark.parametrize("rows", (1, 3, 70))

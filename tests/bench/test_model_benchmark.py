@@ -4,7 +4,7 @@ import pytest
 
 from airllm.bench import model_benchmark
 from airllm.bench.model_benchmark import ANSWER, FIGURES, PROMPT, measure_model
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 
 def ignore_progress(*_):

@@ -12,7 +12,7 @@ from benchmarks import synthetic_models
 from benchmarks.hybrid_models import Convolutions, DeltaRules
 from benchmarks.synthetic_families import DeepSeek, Gemma4, GptOss
 from benchmarks.synthetic_models import SHAPES, Shape, write_model
-from tests.support import tiny_gguf, tiny_models
+from tests.support.models import tiny_gguf, tiny_models
 
 SMALL = Shape(256, 2, 512, 4, 2, 300, context=512)
 EXPERTS = replace(SMALL, experts=4, experts_used=2)

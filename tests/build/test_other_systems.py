@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support import tiny_models
+from tests.support.models import tiny_models
 
 # Modules of others keep what they are; then airllm is imported, as if on a system without some calls.
 PREPARE = """

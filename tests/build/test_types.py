@@ -18,7 +18,7 @@ from airllm.architectures.layer_spec import Rope
 from airllm.architectures.model_config import ModelConfig
 from airllm.layer_engine import LayerWiseInferenceEngine
 from cpp_ext.commands import write_types
-from tests.support import tiny_models
+from tests.support.models import tiny_models
 
 CONSUMER = Path(__file__).parents[1] / "data" / "typed" / "consumer.py"
 LLAMA = tiny_models.DATA / "llama3"

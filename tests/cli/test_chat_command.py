@@ -5,7 +5,7 @@ import re
 from command_line import CHAT, run
 
 from airllm.cli import chat
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 
 def test_chat_answers_to_what_was_said(folder, engine, capsys, typed):

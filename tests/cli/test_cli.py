@@ -16,7 +16,7 @@ from airllm.architectures import types_of_folders
 from airllm.bench import tune
 from airllm.cli import argument_parser
 from airllm.writable import refuse_unwritable
-from tests.support.tiny_gguf import write_gguf
+from tests.support.models.tiny_gguf import write_gguf
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ from airllm.cli import argument_parser, commands
 from airllm.cli.answer_printer import detail_lines, summary_line
 from airllm.engine.request import Statistics
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import speaking_model
-from tests.support.tiny_gguf import write_gguf
+from tests.support.models import speaking_model
+from tests.support.models.tiny_gguf import write_gguf
 
 
 def test_generate_prints_the_text_and_nothing_else(folder, engine, capsys):

@@ -8,7 +8,7 @@ from command_line import run
 
 from airllm.architectures import types_of_folders
 from airllm.backends import config, describe
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 
 def test_info_of_this_machine(capsys):

@@ -4,7 +4,7 @@ import json
 
 from pseudo_terminal import terminal
 
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 PROMPT = "\x1b[?2004h"  # pasted text is told from typed one: a line is read
 

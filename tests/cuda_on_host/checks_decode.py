@@ -15,8 +15,8 @@ from airllm import PersistentKernel, backends
 from airllm.engine.layers.rope_tables import Rotation
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import ContextFull
-from tests.support import tiny_gguf, tiny_models
-from tests.support.tiny_models import DATA
+from tests.support.models import tiny_gguf, tiny_models
+from tests.support.models.tiny_models import DATA
 
 TEXT = tiny_models.texts()[0]
 LAUNCHES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaMallocAsync", "cudaGraphLaunch")

@@ -16,8 +16,8 @@ from airllm.cli.commands import main
 from airllm.files import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache_file import CacheFileError
-from tests.support import published, tiny_gguf, tiny_models, tokenizer_files
-from tests.support.tiny_models import DATA, read_folder, texts
+from tests.support.models import published, tiny_gguf, tiny_models, tokenizer_files
+from tests.support.models.tiny_models import DATA, read_folder, texts
 
 EXACT = 2e-4  # of the logits' range
 BACKENDS = [name for name in ("python", "cpp") if not registry.open_backend(name).why_not]

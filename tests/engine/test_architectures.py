@@ -23,7 +23,7 @@ from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.info import _decode
 from airllm.engine.layers.native_decode import FusedLayers, FusedStep, why_not_native
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support.tiny_models import DATA, FOLDERS, reference, texts
+from tests.support.models.tiny_models import DATA, FOLDERS, reference, texts
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,6 +1,6 @@
 """Logits of the engine against those of Hugging Face transformers, for tiny models of every architecture.
 
-Models and logits: tests/support/tiny_models.py. Differences are of the range of the logits.
+Models and logits: tests/support/models/tiny_models.py. Differences are of the range of the logits.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,18 @@ from airllm.engine import opened_model
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory import residency
 from airllm.memory.kv_cache import ContextFull
-from tests.support import tiny_gguf, tiny_models
-from tests.support.targets import Target, targets
-from tests.support.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, LENGTHS, SHORT, VOCABULARY, reference
+from tests.support.kernels.targets import Target, targets
+from tests.support.models import tiny_gguf, tiny_models
+from tests.support.models.tiny_models import (
+    AS_GGUF,
+    DATA,
+    FOLDERS,
+    K_MODEL,
+    LENGTHS,
+    SHORT,
+    VOCABULARY,
+    reference,
+)
 
 EXACT = 2e-4
 # What fewer bits cost, root mean square: in activations beside stored weights (measured: 0.042), in caches

@@ -15,7 +15,7 @@ from airllm.engine.devices import backend_choice
 from airllm.engine.devices.backend_choice import Opening
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.ops.op import OPS
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 PRODUCTS = 7 * speaking_model.LAYERS + 1  # of a token
 

@@ -19,8 +19,8 @@ from airllm.files import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.text.chat_template import open_chat_template
 from airllm.text.open_tokenizer import open_tokenizer
-from tests.support import tiny_gguf, tiny_models
-from tests.support.tiny_models import DATA, SHORT, reference
+from tests.support.models import tiny_gguf, tiny_models
+from tests.support.models.tiny_models import DATA, SHORT, reference
 
 EXACT = 2e-4
 TEXTS = tiny_models.texts()

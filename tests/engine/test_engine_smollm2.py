@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import tokenizer_files
-from tests.support.smollm2 import REFERENCE, WHOLE, divergence, divergence_of_best, log_probabilities
+from tests.support.models import tokenizer_files
+from tests.support.models.smollm2 import REFERENCE, WHOLE, divergence, divergence_of_best, log_probabilities
 
 
 @pytest.fixture(scope="module")

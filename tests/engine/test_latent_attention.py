@@ -42,10 +42,10 @@ from benchmarks.synthetic_families import DeepSeek
 from benchmarks.synthetic_models import Shape, write_model
 from tests.engine import test_adapters
 from tests.files.test_quantize import with_tokenizer
-from tests.support import tiny_gguf
-from tests.support.company import alone, in_company
-from tests.support.config_files import gguf_file
-from tests.support.tiny_models import DATA, reference, texts
+from tests.support.engines.company import alone, in_company
+from tests.support.models import tiny_gguf
+from tests.support.models.config_files import gguf_file
+from tests.support.models.tiny_models import DATA, reference, texts
 
 BACKENDS = [name for name in ("python", "cpp") if not registry.open_backend(name).why_not]
 TINY = ("deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral_small4")

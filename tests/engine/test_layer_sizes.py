@@ -17,8 +17,8 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.kv_cache import Cache
 from airllm.memory.kv_cache_file import FileCache
-from tests.support import uneven_gguf
-from tests.support.tiny_models import VOCABULARY
+from tests.support.models import uneven_gguf
+from tests.support.models.tiny_models import VOCABULARY
 
 MODELS = {
     "heads and their sizes": config(

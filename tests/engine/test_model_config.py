@@ -11,7 +11,7 @@ from airllm.architectures.layer_spec import Rope
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
 from airllm.files import open_weights
-from tests.support.config_files import BASE, FOLDERS, GGUFS, SIZES, folder, gguf_file
+from tests.support.models.config_files import BASE, FOLDERS, GGUFS, SIZES, folder, gguf_file
 
 
 @pytest.mark.parametrize("what", FOLDERS)

@@ -4,7 +4,7 @@ import pytest
 
 from airllm.architectures import open_config
 from airllm.files import ModelFileError
-from tests.support.config_files import folder, gguf_file
+from tests.support.models.config_files import folder, gguf_file
 
 
 @pytest.mark.parametrize(

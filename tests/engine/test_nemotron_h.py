@@ -15,8 +15,8 @@ from airllm.files import ModelFileError, open_weights
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.device_cache import why_layers_not_movable
 from tests.files.test_quantize import with_tokenizer
-from tests.support import config_files
-from tests.support.tiny_models import read_folder, texts
+from tests.support.models import config_files
+from tests.support.models.tiny_models import read_folder, texts
 
 NANO = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"  # Nemotron 3 Nano, as its makers have it
 MAMBA = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "conv_kernel": 4}

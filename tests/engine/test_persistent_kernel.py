@@ -26,9 +26,9 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.kv_cache import ContextFull
 from airllm.ops.op import OPS
-from tests.support import tiny_gguf, tiny_models
 from tests.support.environment import REQUIRED
-from tests.support.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, VOCABULARY
+from tests.support.models import tiny_gguf, tiny_models
+from tests.support.models.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, VOCABULARY
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = tiny_models.texts()[0]
@@ -342,7 +342,12 @@ def mpiexec(size: int, *arguments: str) -> dict:
     if not (found and importlib.util.find_spec("mpi4py")):
         assert "mpi" not in REQUIRED, "AIRLLM_TEST_REQUIRE names mpi: mpiexec or mpi4py is missing"
         pytest.skip("mpiexec or mpi4py is missing")
-    program = [sys.executable, "-m", "mpi4py", str(ROOT / "tests" / "support" / "decoding_in_processes.py")]
+    program = [
+        sys.executable,
+        "-m",
+        "mpi4py",
+        str(ROOT / "tests" / "support" / "engines" / "decoding_in_processes.py"),
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     environment["OPENBLAS_NUM_THREADS"] = "1"
     done = subprocess.run(

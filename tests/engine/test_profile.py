@@ -9,7 +9,7 @@ from airllm.cli import commands
 from airllm.engine.profile import profile
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 LAYERS = speaking_model.LAYERS
 

@@ -11,8 +11,8 @@ from airllm.engine.layers.delta_rule import scan
 from airllm.engine.layers.recurrent import convolve
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory import residency
-from tests.support import tiny_gguf
-from tests.support.tiny_models import DATA, VOCABULARY, read_folder, reference, texts
+from tests.support.models import tiny_gguf
+from tests.support.models.tiny_models import DATA, VOCABULARY, read_folder, reference, texts
 
 NAMES = ("lfm2", "qwen3_5", "granite_hybrid", "falcon_h1", "nemotron_h_moe")
 TEXT = np.random.default_rng(4).integers(0, VOCABULARY - 1, 128).tolist()

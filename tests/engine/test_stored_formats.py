@@ -8,8 +8,8 @@ import pytest
 from airllm.backends import registry
 from airllm.formats import FORMATS
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import tiny_gguf
-from tests.support.tiny_models import texts
+from tests.support.models import tiny_gguf
+from tests.support.models.tiny_models import texts
 
 BACKENDS = [name for name in ("python", "cpp") if not registry.open_backend(name).why_not]
 EXACT = 2e-4  # of the range of the logits

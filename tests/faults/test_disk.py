@@ -15,7 +15,7 @@ import pytest
 from airllm.backends import config, tuning_file
 from airllm.convert.quantize import quantize
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import published, speaking_model, tiny_gguf
+from tests.support.models import published, speaking_model, tiny_gguf
 
 resource = pytest.importorskip("resource")
 ROOM = 10_000  # bytes; the files take more

@@ -19,7 +19,7 @@ from airllm import tensor_ops
 from airllm.backends import tuning_file
 from airllm.convert.quantize import quantize
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import tiny_gguf
+from tests.support.models import tiny_gguf
 
 ROOT = Path(__file__).parents[2]
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits and signals as on Linux")
@@ -227,7 +227,7 @@ def test_a_file_that_is_cut_short_ends_the_process_as_documented(tmp_path):
 def test_a_clock_that_jumps_changes_no_text_and_no_timeout(folder, monkeypatch):
     """What waits or measures asks a clock that never jumps; `created` alone tells the date."""
     httpx = pytest.importorskip("httpx")
-    serving = pytest.importorskip("tests.support.serving")
+    serving = pytest.importorskip("tests.support.servers.serving")
     asked = {"messages": MESSAGES, "max_tokens": 20, "temperature": 0}
     with serving.serve(folder, request_timeout=30) as server, httpx.Client(base_url=server.address) as client:
         expected = client.post("/v1/chat/completions", json=asked).json()["choices"]

@@ -16,7 +16,7 @@ from airllm.files import ModelFileError, open_weights
 from airllm.files.gguf import GgufFile
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.weight_units import divide_weights
-from tests.support import tiny_gguf, tiny_models
+from tests.support.models import tiny_gguf, tiny_models
 
 MODEL, COUNT = "llama3", 4
 

@@ -11,7 +11,7 @@ import pytest
 import airllm
 from airllm.files import hub, smollm2
 from airllm.files.hub import ModelNotFound, locate
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 SAFETENSORS = ["README.md", "config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"]
 SHARDS = [

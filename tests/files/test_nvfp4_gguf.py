@@ -10,7 +10,7 @@ from airllm.files.open_weights import open_weights
 from airllm.files.published.nvfp4_gguf import unpack
 from airllm.files.weight_file import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import wide_gguf
+from tests.support.models import wide_gguf
 
 Q8_0 = 1 / 254 + 2**-11  # half a step, and the rounding of the scale
 SCALED = {

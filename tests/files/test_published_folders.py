@@ -16,8 +16,8 @@ from airllm.files import ModelFileError
 from airllm.files.open_weights import open_weights
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
-from tests.support import published, tokenizer_files
-from tests.support.tiny_models import DATA, read_folder, texts
+from tests.support.models import published, tokenizer_files
+from tests.support.models.tiny_models import DATA, read_folder, texts
 
 EXACT = 2e-4  # of the logits' range
 Q8_0 = 1 / 254 + 2**-11  # half a step, and the rounding of the scale

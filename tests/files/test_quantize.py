@@ -20,7 +20,7 @@ from airllm.files import ModelFileError, gguf_writer, open_weights
 from airllm.files.gguf import GgufFile
 from airllm.formats import FORMATS, Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import speaking_model, tiny_gguf, tiny_models, tokenizer_files
+from tests.support.models import speaking_model, tiny_gguf, tiny_models, tokenizer_files
 
 SHAPES = {
     "token_embd.weight": (70, 64),

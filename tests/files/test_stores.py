@@ -10,7 +10,7 @@ from airllm.cli.commands import main
 from airllm.files.hub import ModelNotFound, locate
 from airllm.files.open_weights import open_weights
 from airllm.files.stores import list_models
-from tests.support import tiny_gguf
+from tests.support.models import tiny_gguf
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
 from airllm.files import ModelFileError, open_weights
 from airllm.formats import Quantized
-from tests.support.config_files import FOLDERS, GGUF_SIZES, GGUFS, folder, gguf_file
+from tests.support.models.config_files import FOLDERS, GGUF_SIZES, GGUFS, folder, gguf_file
 
 _ATTENTION = ["input_layernorm", *(f"self_attn.{part}_proj" for part in "qkvo")]
 _LLAMA = [*_ATTENTION, "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]

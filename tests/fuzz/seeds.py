@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import save
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from tests.support import published, speaking_model, tiny_gguf, tiny_models, tokenizer_files
+from tests.support.models import published, speaking_model, tiny_gguf, tiny_models, tokenizer_files
 
 CORPUS = Path(__file__).with_name("corpus")
 # Architectures whose layers differ: grouped heads, experts, windows, fused matrices, latents, sinks.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz import seeds
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 Use = Callable[[Path], None]
 

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as Kind
 
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
-from tests.support import wide_gguf
+from tests.support.models import wide_gguf
 
 CONTEXT = 2048
 TEXT = np.random.default_rng(0).integers(0, wide_gguf.VOCABULARY, CONTEXT).tolist()

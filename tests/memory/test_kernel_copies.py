@@ -13,8 +13,8 @@ from targets import targets
 from airllm.files.pages import SUPPORTED
 from airllm.formats import Interleaved, Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import large_model, wide_gguf
-from tests.support.tiny_models import DATA
+from tests.support.models import large_model, wide_gguf
+from tests.support.models.tiny_models import DATA
 
 cpp = next((target.module for target in targets() if hasattr(target.module, "interleaved_formats")), None)
 pytestmark = pytest.mark.skipif(

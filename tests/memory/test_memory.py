@@ -28,7 +28,7 @@ from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.estimate import parse_size, weight_bytes
 from airllm.memory.kv_cache import Cache, ContextFull
 from airllm.memory.kv_cache_file import CacheFileError, FileCache
-from tests.support import large_model, tiny_models
+from tests.support.models import large_model, tiny_models
 
 linux = pytest.mark.skipif(not SUPPORTED, reason="max_memory needs Linux")
 PROMPT = np.random.default_rng(4).integers(0, large_model.VOCABULARY, 40).tolist()

@@ -29,7 +29,7 @@ from airllm.engine.layers.rows import Rows
 from airllm.formats import Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
-from tests.support.tiny_models import DATA
+from tests.support.models.tiny_models import DATA
 
 MODELS = {
     "32": {},

@@ -9,7 +9,7 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.cache_layout import PASS, CacheLayout
 from airllm.memory.kv_cache import Cache
 from airllm.memory.kv_cache_file import CacheFileError, FileCache
-from tests.support import wide_gguf
+from tests.support.models import wide_gguf
 
 WINDOW, CONTEXT = wide_gguf.WINDOW, wide_gguf.CONTEXT
 ROOM = 1024  # of the window, 64 tokens to go back, a pass of 512, and what is dropped at once: 256

@@ -9,7 +9,7 @@ import pytest
 
 import airllm as yr
 from airllm.backends import registry
-from tests.support.tiny_models import DATA
+from tests.support.models.tiny_models import DATA
 
 ROOT = Path(__file__).parents[2]
 MODEL = DATA / "llama3"

@@ -10,7 +10,7 @@ from targets import targets
 
 from airllm.formats import FORMATS, Interleaved, interleave
 from airllm.formats.interleaved import BAND, WORDS
-from tests.support import stored
+from tests.support.models import stored
 
 SHAPES = ((16, 1), (48, 3), (32, 5))  # rows, and blocks of 256 values
 having = pytest.mark.parametrize("target", [t for t in targets() if hasattr(t.module, "interleave")], ids=str)
@@ -75,7 +75,7 @@ PRODUCTS = """
 import hashlib, numpy as np, tensor_ops_cpp as c
 from airllm.formats import interleave
 from airllm.formats.interleaved import WORDS
-from tests.support import stored
+from tests.support.models import stored
 found = hashlib.sha256()
 for isa in c.variants():
     c.select(isa)

@@ -4,7 +4,7 @@
     python -m tests.references.llama_cpp_tokens
 
 Vocabularies: SmolLM2's under each pre-tokenizer's name, and the SentencePiece one of
-tests/data/sentence_pieces.json in the variants of tests/support/tokenizer_files.py.
+tests/data/sentence_pieces.json in the variants of tests/support/models/tokenizer_files.py.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from tests.support import tokenizer_files
+from tests.support.models import tokenizer_files
 
 
 def ids(path: Path, texts: list[str]) -> Iterator[list[list[int]]]:

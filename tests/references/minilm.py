@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import transformers
 
-from tests.support import minilm
-from tests.support.tokenizer_files import hard_texts
+from tests.support.models import minilm
+from tests.support.models.tokenizer_files import hard_texts
 
 
 def main() -> None:

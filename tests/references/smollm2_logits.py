@@ -23,7 +23,7 @@ import transformers
 from airllm.files import smollm2
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.text.open_tokenizer import open_tokenizer
-from tests.support.smollm2 import KEPT, REFERENCE, TOKENS, WHOLE, divergence, log_probabilities
+from tests.support.models.smollm2 import KEPT, REFERENCE, TOKENS, WHOLE, divergence, log_probabilities
 
 TEXT = """\
 The water cycle is the path that water follows as it moves around the Earth. When the sun heats the \

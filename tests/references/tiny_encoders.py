@@ -15,8 +15,8 @@ import torch
 import transformers
 
 from tests.references import tiny_models as decoders
-from tests.support import tiny_models
-from tests.support.tiny_encoders import DATA, DECLARED, ENCODERS, STATES
+from tests.support.models import tiny_models
+from tests.support.models.tiny_encoders import DATA, DECLARED, ENCODERS, STATES
 
 _STRONG = {
     "query": "q_proj",

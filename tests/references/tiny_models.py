@@ -31,8 +31,8 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors import safe_open
 
 from airllm.formats import FORMATS
-from tests.support import tiny_gguf, tiny_models
-from tests.support.tiny_models import DATA, FOLDERS, K_CONFIG, K_MODEL, LOGITS, VOCABULARY
+from tests.support.models import tiny_gguf, tiny_models
+from tests.support.models.tiny_models import DATA, FOLDERS, K_CONFIG, K_MODEL, LOGITS, VOCABULARY
 
 SIZES = {
     "vocab_size": VOCABULARY,

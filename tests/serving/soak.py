@@ -1,6 +1,6 @@
 """A long run of a server under bad clients. The test of the suite is short; the whole one is
 
-    PYTHONPATH=.:tests/support python tests/serving/soak.py --requests 1000
+    PYTHONPATH=.:tests/support/models:tests/support/servers python tests/serving/soak.py --requests 1000
 
 A fifth of the clients leave; others send nonsense, read slowly, or send long prompts; most prompts share
 their beginnings. At the end, every text was that of an engine that serves nobody, all places are free, and

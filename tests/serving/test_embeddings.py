@@ -7,7 +7,8 @@ import numpy as np
 import openai
 import pytest
 
-from tests.support import encoder_files, serving, speaking_model
+from tests.support.models import encoder_files, speaking_model
+from tests.support.servers import serving
 
 MODULES = [
     {"type": f"sentence_transformers.models.{kind}", "path": kind}

@@ -29,8 +29,8 @@ from airllm.text.tools.formats import (
     format_of,
 )
 from airllm.text.tools.reader import ToolCallReader
-from tests.support import speaking_model
-from tests.support.random_texts import allowed, generate
+from tests.support.engines.random_texts import allowed, generate
+from tests.support.models import speaking_model
 
 FORMATS = (
     HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE, HUNYUAN, NEMOTRON,

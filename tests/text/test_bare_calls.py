@@ -16,8 +16,9 @@ from airllm.text.grammar import Grammars
 from airllm.text.tools.bare_formats import GEMMA, bare_format_of
 from airllm.text.tools.bare_reader import BareCallReader
 from airllm.text.tools.values import value_of
-from tests.support import random_texts, speaking_model
-from tests.support.random_texts import generate
+from tests.support.engines import random_texts
+from tests.support.engines.random_texts import generate
+from tests.support.models import speaking_model
 from tests.text.test_answers import QUESTION, cuts, read_in_pieces
 
 MARKERS = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")

@@ -26,8 +26,8 @@ from airllm.text.grammar.vocabulary_table import VocabularyTable
 from airllm.text.tokenizer import Tokenizer
 from airllm.text.tools.formats import MISTRAL_ARGS, MISTRAL_LIST
 from airllm.text.vocabulary import Kind
-from tests.support import speaking_model, tokenizer_files
-from tests.support.random_texts import allowed, generate
+from tests.support.engines.random_texts import allowed, generate
+from tests.support.models import speaking_model, tokenizer_files
 
 pytest.importorskip("llguidance")
 SUITE = json.loads((Path(__file__).parents[1] / "data" / "json_schema_suite.json").read_text())["cases"]

@@ -14,8 +14,8 @@ from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import Grammars
 from airllm.text.harmony import MARKERS, HarmonyReader
 from airllm.text.tools.formats import HARMONY
-from tests.support import speaking_model
-from tests.support.random_texts import allowed
+from tests.support.engines.random_texts import allowed
+from tests.support.models import speaking_model
 
 THOUGHTS = "<|channel|>analysis<|message|>The user asks.\n<|end|>"
 FINAL = "<|start|>assistant<|channel|>final<|message|>Fine, thanks."

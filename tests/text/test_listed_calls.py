@@ -9,7 +9,7 @@ from airllm.text.chat_template import ChatTemplate
 from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.tools.formats import HUNYUAN, NEMOTRON
 from airllm.text.tools.reader import ToolCallReader
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 from tests.text.test_answers import QUESTION, TOOLS, read_in_pieces
 
 

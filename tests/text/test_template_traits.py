@@ -18,7 +18,7 @@ from airllm.text.chat_template import (
 )
 from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import Grammars
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 from tests.text.test_answers import TOOLS, TURNS
 
 HERE = Path("model.gguf")

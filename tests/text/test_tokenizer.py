@@ -24,8 +24,8 @@ from airllm.text.open_tokenizer import open_tokenizer
 from airllm.text.pre_tokenizers import PRE_TOKENIZERS
 from airllm.text.tokenizer import Tokenizer
 from airllm.text.vocabulary import Kind, Vocabulary
-from tests.support import tokenizer_files
-from tests.support.makers_patterns import DIGITS, PATTERNS
+from tests.support.models import tokenizer_files
+from tests.support.models.makers_patterns import DIGITS, PATTERNS
 
 HERE = Path("model.gguf")
 TEXTS = tokenizer_files.hard_texts()

@@ -12,8 +12,8 @@ from airllm.files.weight_file import ModelFileError
 from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.gguf_tokenizer import gguf_tokenizer
 from airllm.text.open_tokenizer import open_tokenizer
-from tests.support import encoder_files, minilm
-from tests.support.tokenizer_files import hard_texts
+from tests.support.models import encoder_files, minilm
+from tests.support.models.tokenizer_files import hard_texts
 
 
 def metadata_of(keys):

@@ -22,8 +22,8 @@ from airllm.text.tools.xml_formats import (
     xml_format_of,
 )
 from airllm.text.tools.xml_reader import XmlCallReader
-from tests.support import speaking_model
-from tests.support.random_texts import allowed, generate
+from tests.support.engines.random_texts import allowed, generate
+from tests.support.models import speaking_model
 from tests.text.test_answers import QUESTION, TURNS, cuts, read_in_pieces
 
 FORMATS = (QWEN_XML, SEED_XML, GLM_XML, GLM47_XML, MINIMAX_XML, DSML)

@@ -17,8 +17,8 @@ from airllm.engine.devices.backend_choice import Opening, choose_backend
 from airllm.engine.speed import Speed
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.device_plan import DeviceOptions
-from tests.support import device_models
-from tests.support.tiny_models import DATA
+from tests.support.engines import device_models
+from tests.support.models.tiny_models import DATA
 
 MODEL = DATA / "llama3"
 backend = device_models.placed

@@ -12,9 +12,9 @@ from airllm.backends.device.faults import COMPILE, LOST, MEMORY, DeviceFault
 from airllm.cli import commands
 from airllm.engine.devices.fallback import BackendFallback
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import device_models
-from tests.support.device_models import agree
-from tests.support.tiny_models import DATA, reference, texts
+from tests.support.engines import device_models
+from tests.support.engines.device_models import agree
+from tests.support.models.tiny_models import DATA, reference, texts
 
 backend = device_models.placed
 TEXTS = texts()

@@ -12,10 +12,11 @@ from airllm.backends.device.experts import MOST_EXPERTS, Activation, Mixture, Ro
 from airllm.convert.quantize import quantize
 from airllm.engine.layers import experts
 from airllm.formats import Quantized
-from tests.support import device_models, tiny_gguf, wide_gguf
-from tests.support.device_models import agree, counts, open_engine, running
-from tests.support.stored import blocks
-from tests.support.tiny_models import AS_GGUF, DATA, SHORT, reference, texts
+from tests.support.engines import device_models
+from tests.support.engines.device_models import agree, counts, open_engine, running
+from tests.support.models import tiny_gguf, wide_gguf
+from tests.support.models.stored import blocks
+from tests.support.models.tiny_models import AS_GGUF, DATA, SHORT, reference, texts
 
 TEXTS = texts()
 WITH_EXPERTS = ("moe", "mixtral", "gpt_oss", "minimax")

@@ -18,11 +18,12 @@ from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.device_plan import SPLIT, STREAM, DeviceSizes, spread
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
-from tests.support import device_models, large_model, tiny_gguf
-from tests.support.device_models import agree, agree_with_all, counts
-from tests.support.slow_bus import SlowOpenCL
-from tests.support.tiny_models import DATA, reference, texts
-from tests.support.uneven_gguf import write_uneven
+from tests.support.engines import device_models
+from tests.support.engines.device_models import agree, agree_with_all, counts
+from tests.support.kernels.slow_bus import SlowOpenCL
+from tests.support.models import large_model, tiny_gguf
+from tests.support.models.tiny_models import DATA, reference, texts
+from tests.support.models.uneven_gguf import write_uneven
 
 KIB = 1024
 TEXTS = texts()

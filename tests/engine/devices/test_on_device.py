@@ -12,9 +12,10 @@ from airllm.engine import info
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.device_cache import why_layers_not_movable
 from airllm.memory.kv_cache import Cache
-from tests.support import device_models, tiny_gguf
-from tests.support.device_models import agree, agree_with_all, counts, open_engine
-from tests.support.tiny_models import DATA, FOLDERS, reference, texts
+from tests.support.engines import device_models
+from tests.support.engines.device_models import agree, agree_with_all, counts, open_engine
+from tests.support.models import tiny_gguf
+from tests.support.models.tiny_models import DATA, FOLDERS, reference, texts
 
 KIB = 1024
 TEXTS = texts()

@@ -13,7 +13,7 @@ from airllm.engine.drafts.policy import ROWS, Choice, DraftPolicy
 from airllm.engine.model import Model
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
-from tests.support import speaking_model, tiny_gguf, tiny_models
+from tests.support.models import speaking_model, tiny_gguf, tiny_models
 
 QUOTED = [5, 6, 7, 8, 9, 10, 11, 12] * 3
 GREEDY, SEEDED = {}, {"temperature": 0.9, "top_k": 40, "seed": 11}

@@ -15,7 +15,7 @@ from airllm.files.open_weights import open_weights
 from airllm.files.weight_file import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import ContextFull
-from tests.support import speaking_model, tiny_models
+from tests.support.models import speaking_model, tiny_models
 
 MODES = {"last": "lasttoken", "mean": "mean_tokens", "cls": "cls_token"}
 

@@ -23,8 +23,8 @@ from airllm.files.weight_file import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.kv_cache import ContextFull
-from tests.support import encoder_files, minilm, tiny_encoders, tiny_models
-from tests.support.tiny_encoders import DATA, ENCODERS, reference
+from tests.support.models import encoder_files, minilm, tiny_encoders, tiny_models
+from tests.support.models.tiny_encoders import DATA, ENCODERS, reference
 
 TEXTS = tiny_models.texts()
 

@@ -6,7 +6,7 @@ import pytest
 
 from airllm.engine.answer import Answer, Call
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}"

@@ -12,7 +12,7 @@ from airllm.engine.drafts.policy import Choice, DraftPolicy
 from airllm.engine.request import request
 from airllm.extras import MissingExtra
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 PROMPT = "the thin man in a hat"
 

@@ -17,7 +17,7 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import ContextFull
 from airllm.text.chat_template import ChatTemplateError
 from airllm.text.stop_strings import StopStrings
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 PROMPT = "the thin man in a hat"
 

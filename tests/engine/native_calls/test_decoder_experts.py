@@ -27,7 +27,7 @@ from airllm.files.pages import SUPPORTED
 from airllm.formats import FORMATS, Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.layers import Experts, Layer
-from tests.support import tiny_models
+from tests.support.models import tiny_models
 
 linux = pytest.mark.skipif(not SUPPORTED, reason="max_memory needs Linux")
 LAYERS = {

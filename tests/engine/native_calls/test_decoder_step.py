@@ -26,7 +26,7 @@ from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.layers.rows import Angles, Rows
 from airllm.formats import FORMATS
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import speaking_model
+from tests.support.models import speaking_model
 
 ENDS = {
     "plain": {},

@@ -9,9 +9,9 @@ from targets import targets
 
 from airllm.files.pages import SUPPORTED
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import wide_gguf
-from tests.support.company import NEW, Sequence, alone, in_company, tokens_of
-from tests.support.tiny_models import DATA
+from tests.support.engines.company import NEW, Sequence, alone, in_company, tokens_of
+from tests.support.models import wide_gguf
+from tests.support.models.tiny_models import DATA
 
 having = pytest.mark.parametrize(
     "target", [t for t in targets() if hasattr(t.module, "rows_as_stored")], ids=str

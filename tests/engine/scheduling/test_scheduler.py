@@ -17,8 +17,8 @@ from airllm.engine.request import request
 from airllm.engine.scheduling import memory
 from airllm.engine.scheduling.requests import Limits, QueueFull
 from airllm.layer_engine import LayerWiseInferenceEngine
-from tests.support import tiny_gguf, wide_gguf
-from tests.support.served import Served, alone
+from tests.support.engines.served import Served, alone
+from tests.support.models import tiny_gguf, wide_gguf
 
 # A model, the format of its weights, the dtype of its caches, the context, and lengths of prompts.
 MODELS = {

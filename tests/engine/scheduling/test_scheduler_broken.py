@@ -13,8 +13,8 @@ from airllm.engine.scheduling.caches import Caches
 from airllm.engine.scheduling.requests import Limits
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
-from tests.support import wide_gguf
-from tests.support.served import Served, alone
+from tests.support.engines.served import Served, alone
+from tests.support.models import wide_gguf
 
 CONTEXT = 400
 TEXT = np.random.default_rng(3).integers(0, wide_gguf.VOCABULARY - 1, CONTEXT).tolist()

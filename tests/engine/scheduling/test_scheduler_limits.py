@@ -14,8 +14,8 @@ from airllm.engine.scheduling.requests import Limits, QueueFull
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.kv_cache import ContextFull
-from tests.support import speaking_model
-from tests.support.served import Served, alone
+from tests.support.engines.served import Served, alone
+from tests.support.models import speaking_model
 
 CONTEXT = 1024
 WORDS = 256  # tokens of bytes: no control token

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from tests.support import tiny_encoders
+from tests.support.models import tiny_encoders
 
 _WORDS = ("the", "hen", "a", "text", "q", "d", "##s", "##ing", ":", ",", ".", "sing")
 FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.support.tiny_models import DATA, read_folder
+from tests.support.models.tiny_models import DATA, read_folder
 
 Made = tuple[dict[str, np.ndarray], np.ndarray]  # the tensors by suffix, the values (rows, k)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.support import wide_gguf
+from tests.support.models import wide_gguf
 
 NEW = 5  # tokens after each prompt
 

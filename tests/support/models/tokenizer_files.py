@@ -13,7 +13,7 @@ from airllm.files import smollm2
 from airllm.files.gguf import GgufFile
 from airllm.text.vocabulary import Kind, bytes_of_letters
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 REFERENCE = DATA / "llama_cpp_tokens.json"
 PIECES = DATA / "pieces.json"
 

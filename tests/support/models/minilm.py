@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.tokenizer_files import hard_texts
+from tests.support.models.tokenizer_files import hard_texts
 
-KEPT = Path(__file__).parents[1] / "data" / "minilm.npz"
+KEPT = Path(__file__).parents[2] / "data" / "minilm.npz"
 CUT = (16, 256)  # tokens that a long text is cut to; the latter is what the model's files say
 EVERY = 8  # the vector of every so-manieth text is kept
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-REFERENCE = Path(__file__).parents[1] / "data" / "smollm2_logits.npz"
+REFERENCE = Path(__file__).parents[2] / "data" / "smollm2_logits.npz"
 TOKENS = 256
 KEPT = 128  # tokens of a position: the most likely
 WHOLE = (100, 255)  # positions of which there are all

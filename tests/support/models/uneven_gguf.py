@@ -7,8 +7,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from tests.support.tiny_gguf import _write_vocabulary, _written
-from tests.support.tiny_models import VOCABULARY
+from tests.support.models.tiny_gguf import _write_vocabulary, _written
+from tests.support.models.tiny_models import VOCABULARY
 
 WIDTH, HEAD_DIM, CONTEXT = 64, 32, 600
 HEADS, KV_HEADS, WIDE = (4, 6, 2), (2, 1, 2), (96, 64, 160)

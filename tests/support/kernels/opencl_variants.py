@@ -4,7 +4,7 @@ import pytest
 
 import tensor_ops_opencl as opencl
 from airllm.tensor_ops import OPS
-from tests.support.targets import without_repeats
+from tests.support.kernels.targets import without_repeats
 
 NO_OPENCL = opencl.get_opencl_info()["reason"]
 on_a_device = pytest.mark.skipif(bool(NO_OPENCL), reason=f"no OpenCL here: {NO_OPENCL}")

@@ -13,7 +13,7 @@ from airllm.backends import registry
 from airllm.backends.device.counters import Counts
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support.environment import REQUIRED
-from tests.support.tiny_models import SHORT, texts
+from tests.support.models.tiny_models import SHORT, texts
 
 PLACES = ("opencl", "webgpu")  # backends with a `Place`
 BACKENDS = (*PLACES, "mlx")  # those that keep models on their device

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from airllm.architectures import all_architectures
 from airllm.architectures.declaration import Tiny
 
-DATA = Path(__file__).parents[1] / "data" / "tiny_models"
+DATA = Path(__file__).parents[2] / "data" / "tiny_models"
 LOGITS = DATA / "logits.npz"
 VOCABULARY = 80
 # Tokens of the texts; the second begins the first. Windows are shorter; beyond SHORT, longrope is long.

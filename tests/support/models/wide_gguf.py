@@ -13,8 +13,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from airllm import tensor_ops
-from tests.support.tiny_gguf import _ARCHITECTURES, _write_config, _write_vocabulary, _written
-from tests.support.tiny_models import DATA, VOCABULARY
+from tests.support.models.tiny_gguf import _ARCHITECTURES, _write_config, _write_vocabulary, _written
+from tests.support.models.tiny_models import DATA, VOCABULARY
 
 CONTEXT, WINDOW = 4096, 100
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, WIDE, EXPERTS = 256, 4, 2, 64, 512, 4

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cpp_ext.commands import cpp_build, probes, stamps
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SETUP = [sys.executable, "-W", "error::DeprecationWarning", "setup.py"]
 COMPILED_BEFORE = """for target; do :; done
 case "$*" in

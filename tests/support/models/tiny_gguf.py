@@ -14,9 +14,9 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from airllm.formats import FORMATS
-from tests.support import tiny_nemotron_h
-from tests.support.stored import scales, with_scales
-from tests.support.tiny_models import (
+from tests.support.models import tiny_nemotron_h
+from tests.support.models.stored import scales, with_scales
+from tests.support.models.tiny_models import (
     K_CONFIG,
     K_MODEL,
     NORMS_LESS_ONE,

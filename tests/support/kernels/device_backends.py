@@ -12,7 +12,7 @@ from accuracy import DTYPES, assert_agrees
 
 from airllm.tensor_ops import OPS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SIZES = {
     "batch": (3,),
     "d": 77,

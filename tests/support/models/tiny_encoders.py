@@ -15,9 +15,9 @@ from safetensors import safe_open
 
 from airllm.architectures import all_architectures
 from airllm.architectures.declaration import Architecture, Tiny
-from tests.support import tiny_models
+from tests.support.models import tiny_models
 
-DATA = Path(__file__).parents[1] / "data" / "tiny_encoders"
+DATA = Path(__file__).parents[2] / "data" / "tiny_encoders"
 STATES = DATA / "states.npz"
 VOCABULARY = tiny_models.VOCABULARY
 DECLARED: dict[str, tuple[Architecture, Tiny]] = {

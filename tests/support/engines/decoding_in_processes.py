@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from airllm import PersistentKernel
-from tests.support import tiny_models
+from tests.support.models import tiny_models
 
 WORLD = MPI.COMM_WORLD
 
