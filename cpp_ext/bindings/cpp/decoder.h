@@ -1,7 +1,7 @@
 // Whole decoder layers as one call: cpu/decoder/decoder.h.
 #pragma once
 #include "../../cpu/decoder/thread.h"
-#include "../layer_weights.h"
+#include "../layer_class.h"
 #include "formats.h"
 
 namespace [[gnu::visibility("hidden")]] ops {

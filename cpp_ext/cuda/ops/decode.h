@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../bindings/layer_weights.h"
+#include "../../bindings/layer_class.h"
 #include "call.h"
 #include "decoder_step.h"
 
