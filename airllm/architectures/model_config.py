@@ -49,8 +49,8 @@ class ModelConfig:
     `kv_layers`: the layer whose keys and values each layer reads, if some share them. `recurrent`: the mixer
     of `recurrent_layers`, which have a state instead of keys and values; `beside`: both, and the results of
     attention and of that mixer are added. `halves`: what each layer is, only a MIXER or only a FEED_FORWARD,
-    with one norm before it; () if it is both. `keys_as_values`: layers
-    whose values are their keys, before norm and rotation. `layer(i)` puts together what layer i computes.
+    with one norm before it; () if it is both. `keys_as_values`: layers whose values are their keys, before
+    norm and rotation. `layer(i)` puts together what layer i computes.
 
     `windows`: how many of the last keys a query attends to, None for all; `chunked`: those of its chunk,
     which is as wide. `local_rope`: the rotation of layers with a window, if it differs. `nope_layers`: layers
@@ -58,33 +58,31 @@ class ModelConfig:
     equal for text. `norm_offset`: added to stored norm weights. `fused`: q, k, v are one stored matrix, and
     so are gate and up. `pre_norms`, `post_norms`: norms before, after attention and feed-forward; `norm`: RMS
     norms, or "layer" norms; `norm_bias`: they add one. `parallel`: attention and feed-forward have the same
-    input, and x gets the sum of both. `gated`: a feed-forward has a gate, and so have experts;
-    `mlp_bias`: the matrices of a dense one have biases. `qk_norm`: norms of q and k, by "head" or whole
-    "row", or by head without a weight in "rotated" layers; `late_qk_norm`: after their rotation.
-    `value_norm`: of each head of v, without a weight. `layer_scale`: a weight scales a layer's result.
-    `layer_input`: values of what each layer adds to a token by a second embedding and a projection.
-    `residual_scale` multiplies what attention and feed-forward add; `logit_scale` the logits.
-    `normalize_experts`: the weights of the chosen experts are scaled to sum to one.
-    `dense_and_experts`: layers with experts also have a dense feed-forward. Both have norms of their own, and
-    so has the router; each expert has a scale. `shared_expert`: the width of an expert that every token uses,
-    weighted by its own gate if `shared_gate`; `shared_experts`: how many a file says it is made of.
-    `expert_latent`: if not 0, the other experts get and make as many values, by a product before and after.
-    `dense_layers`: the first layers, without experts; `moe_step`: of the others, every n-th has them.
-    `expert_scores`: what makes scores of the router's logits, a softmax or "sigmoid". Experts are chosen by
-    scores with a `selection_bias`, in the best `expert_groups_used` of `expert_groups`; a group is as good as
-    the sum of its `expert_group_best` best experts. `expert_scale` multiplies the weights of the chosen;
-    `scales_input`: these multiply the input of experts, not what they
-    add. `experts_by_columns`: a column of a stored matrix of experts has the weights of an output, not a row.
-    `kv_rank`: if not 0, all layers have latent attention (see `Latent`), with `q_rank` and heads whose values
-    are `value_dim`; `joined_kv`: the products that make keys and values are one stored matrix.
-    `sinks`: each head has an extra score in the softmax, without a value. `activation` "swiglu_clamped" is
-    (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to
-    +-`swiglu_limit`. `output_gate`: what a
-    head attended to is multiplied by the sigmoids of a second half of its query. `attended_scale` multiplies
-    attention's result, `gate_scale` and `down_scale` those of a dense feed-forward's gate and last product.
-    `encoding`: of a model that
-    does not write. `fused_qkv`: q, k and v are one stored
-    matrix, gate and up are not. `fused_up`: gate and up are, also of a shared expert, q, k and v are not.
+    input, and x gets the sum of both. `gated`: a feed-forward has a gate, and so have experts; `mlp_bias`:
+    the matrices of a dense one have biases. `qk_norm`: norms of q and k, by "head" or whole "row", or by head
+    without a weight in "rotated" layers; `late_qk_norm`: after their rotation. `value_norm`: of each head of
+    v, without a weight. `layer_scale`: a weight scales a layer's result. `layer_input`: values of what each
+    layer adds to a token by a second embedding and a projection. `residual_scale` multiplies what attention
+    and feed-forward add; `logit_scale` the logits. `normalize_experts`: the weights of the chosen experts are
+    scaled to sum to one. `dense_and_experts`: layers with experts also have a dense feed-forward. Both have
+    norms of their own, and so has the router; each expert has a scale. `shared_expert`: the width of an
+    expert that every token uses, weighted by its own gate if `shared_gate`; `shared_experts`: how many a file
+    says it is made of. `expert_latent`: if not 0, the other experts get and make as many values, by a product
+    before and after. `dense_layers`: the first layers, without experts; `moe_step`: of the others, every n-th
+    has them. `expert_scores`: what makes scores of the router's logits, a softmax or "sigmoid". Experts are
+    chosen by scores with a `selection_bias`, in the best `expert_groups_used` of `expert_groups`; a group is
+    as good as the sum of its `expert_group_best` best experts. `expert_scale` multiplies the weights of the
+    chosen; `scales_input`: these multiply the input of experts, not what they add. `experts_by_columns`: a
+    column of a stored matrix of experts has the weights of an output, not a row. `kv_rank`: if not 0, all
+    layers have latent attention (see `Latent`), with `q_rank` and heads whose values are `value_dim`;
+    `joined_kv`: the products that make keys and values are one stored matrix. `sinks`: each head has an extra
+    score in the softmax, without a value. `activation` "swiglu_clamped" is (up + 1) * gate *
+    sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to +-`swiglu_limit`.
+    `output_gate`: what a head attended to is multiplied by the sigmoids of a second half of its query.
+    `attended_scale` multiplies attention's result, `gate_scale` and `down_scale` those of a dense
+    feed-forward's gate and last product. `encoding`: of a model that does not write. `fused_qkv`: q, k and v
+    are one stored matrix, gate and up are not. `fused_up`: gate and up are, also of a shared expert, q, k and
+    v are not.
     """
 
     architecture: str = _trait_field("size")
