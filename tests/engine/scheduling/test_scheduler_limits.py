@@ -1,77 +1,20 @@
-"""A scheduler's limits: time, memory, the queue; what it shares; and errors, which end one sequence only."""
+"""A scheduler's limits: time, memory, the queue."""
 
-import dataclasses
 import math
 
-import numpy as np
 import pytest
 
 from airllm.engine.request import request
-from airllm.engine.sampling import log_probabilities
 from airllm.engine.scheduling import memory
 from airllm.engine.scheduling.pace import STEP
 from airllm.engine.scheduling.requests import Limits, QueueFull
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.kv_cache import ContextFull
+from tests.support.engines.scheduled import CONTEXT, Machine, bytes_of, check, tokens_of
 from tests.support.engines.served import Served, alone
-from tests.support.models import speaking_model
-
-CONTEXT = 1024
-WORDS = 256  # tokens of bytes: no control token
-
-
-@pytest.fixture(scope="module")
-def long_folder(tmp_path_factory):
-    """A tiny model with room for long texts."""
-    return speaking_model.write(tmp_path_factory.mktemp("long"), max_position_embeddings=8192)
-
-
-@pytest.fixture(scope="module")
-def engine(long_folder):
-    with LayerWiseInferenceEngine(long_folder, backend="cpp", context=CONTEXT) as found:
-        yield found
-
-
-def tokens_of(number, count):
-    return np.random.default_rng(number).integers(0, WORDS, count).tolist()
-
-
-def bytes_of(engine, tokens):
-    return engine.new_cache().resident_bytes(tokens)
-
-
-def check(served):
-    for id, asked in served.asked.items():
-        served.check_text(id, alone(served.engine, asked.tokens, asked.request))
-
 
 # ------------------------------------------------------------------------------------------------ time
-
-
-class Machine:
-    """What passes cost on a machine with a model: `base` seconds for a pass of a prompt, `token` for each of
-    its tokens, `key` for each pair of a token and an earlier one, and `step` for a decode pass.
-    """
-
-    def __init__(self, served, monkeypatch, base, token, key, step):
-        model, self.pieces = served.engine.model, []
-        run, decode = model.run, model.decode
-
-        def timed_run(batch, caches, *rest, prompts=None, **options):
-            count = sum(map(len, batch))
-            pairs = sum(len(part) * cache.length for part, cache in zip(batch, caches, strict=True))
-            served.clock.now += base + token * count + key * pairs
-            self.pieces.append(count)
-            return run(batch, caches, *rest, prompts=prompts, **options)
-
-        def timed_decode(tokens, caches):
-            if all(len(each) == 1 for each in tokens):
-                served.clock.now += step
-            return decode(tokens, caches)
-
-        monkeypatch.setattr(model, "run", timed_run)
-        monkeypatch.setattr(model, "decode", timed_decode)
 
 
 @pytest.mark.parametrize(
@@ -311,188 +254,6 @@ def test_a_budget_that_is_too_small_for_all_makes_the_youngest_wait(engine, monk
     assert isinstance(served.events[alone_but_too_large][-1].error, MemoryBudgetError)
 
 
-# ------------------------------------------------------------------------------------------------ prefixes
-
-
-def cached(served, tokens, **options):
-    """How many tokens of a prompt were there already, once it is done."""
-    id = served.add(tokens, request(3), **options)
-    served.run()
-    return served.events[id][-1].statistics.cached_tokens
-
-
-def test_prefixes_are_found(engine):
-    served = Served(engine, Limits())
-    prompt, other = tokens_of(1, 200), tokens_of(2, 100)
-    assert cached(served, prompt) == 0
-    assert cached(served, prompt) == 199  # the logits of the last token are needed
-    assert cached(served, [*prompt[:150], *other]) == 150
-    assert cached(served, [*prompt[:150], *other]) == 249
-    assert cached(served, prompt) == 199
-    assert cached(served, [*prompt, *other]) == 200
-    assert cached(served, other) == 0
-    assert cached(served, prompt[:10]) == 0
-    assert cached(served, prompt, salt="another") == 0
-    assert cached(served, prompt, prompt_logprobs=1) == 0
-    counters = served.scheduler.counters
-    assert counters.prefix_hits == 5 and counters.cached_tokens == 199 + 150 + 249 + 199 + 200
-    check(served)
-
-
-def test_only_equal_kernels_share(engine):
-    """A short prompt and its answer meet other kernels than a long prompt that begins with both."""
-    served = Served(engine, Limits())
-    first = served.add(tokens_of(1, 40), request(30))
-    served.run()
-    text = tokens_of(1, 40) + served.tokens(first)
-    assert cached(served, text) == 0  # 70 tokens: kernels for many rows
-    assert cached(served, text[:48]) == 47  # those for few rows, of which the answer is a part, too
-    assert cached(served, [*text, *tokens_of(2, 50)]) == 70
-    long = served.add(tokens_of(3, 60), request(30))
-    served.run()
-    assert cached(served, tokens_of(3, 60) + served.tokens(long)) == 60  # not the answer
-    check(served)
-
-
-def test_running_sequences_share(engine):
-    served = Served(engine, Limits())
-    prompt = tokens_of(1, 300)
-    first = served.add(prompt, request(100))
-    while not served.tokens(first):
-        served.step()
-    second = served.add([*prompt[:200], *tokens_of(2, 30)], request(5))
-    while not served.reason(second):
-        served.step()
-    assert not served.reason(first)
-    assert served.events[second][-1].statistics.cached_tokens == 200
-    served.run()
-    check(served)
-
-
-def test_several_answers_to_a_prompt_compute_it_once(engine, monkeypatch):
-    served = Served(engine, Limits())
-    machine = Machine(served, monkeypatch, base=0.01, token=0.001, key=0.0, step=0.01)
-    for seed in range(5):
-        served.add(tokens_of(1, 300), request(9, temperature=1.0, seed=seed))
-    served.run()
-    assert sum(machine.pieces) == 300 + 4
-    assert len(served.scheduler._caches.memory.prefixes) == 1
-    monkeypatch.undo()
-    check(served)
-
-
-def test_the_least_recently_used_prefix_is_dropped(engine):
-    each = bytes_of(engine, 300)
-    served = Served(engine, Limits(prefix_bytes=int(2.5 * each)))
-    one, two, three = (tokens_of(i, 300) for i in range(3))
-    for prompt in (one, two, one, three):
-        cached(served, prompt)
-    assert served.scheduler.load().prefix_bytes == 2 * each
-    assert cached(served, one) == 299 and cached(served, two) == 0
-    check(served)
-
-
-# ------------------------------------------------------------------------------------------------ errors
-
-
-class Broken:
-    """A grammar with an error after some tokens."""
-
-    def __init__(self, after):
-        self.left = after
-
-    def mask(self):
-        self.left -= 1
-        if self.left < 0:
-            raise ZeroDivisionError("a broken grammar")
-
-    def accept(self, token):
-        pass
-
-    finished = False
-
-
-def test_an_error_in_a_grammar_ends_its_sequence_only(engine):
-    served = Served(engine, Limits())
-    good = [served.add(tokens_of(i, 60), request(12)) for i in range(2)]
-    bad = served.add(tokens_of(5, 60), request(12), constraint=Broken(4))
-    at_once = served.add(tokens_of(6, 60), request(12), constraint=Broken(0))
-    served.run()
-    assert [served.reason(id) for id in (*good, bad, at_once)] == ["length", "length", "error", "error"]
-    assert isinstance(served.events[bad][-1].error, ZeroDivisionError)
-    assert len(served.tokens(bad)) == 4 and served.tokens(at_once) == []
-    assert served.scheduler.load().running == 0
-    check(served)
-
-
-def test_an_error_of_a_pass_ends_the_sequences_in_it(engine, monkeypatch):
-    served = Served(engine, Limits())
-    good = served.add(tokens_of(1, 60), request(30))
-    while not served.tokens(good):
-        served.step()
-
-    def fail(*_, **__):
-        raise OSError("the disk is gone")
-
-    bad = served.add(tokens_of(2, 600), request(30))
-    served.step()
-    assert 32 <= served.scheduler._active[-1].computed < 600
-    with monkeypatch.context() as broken:
-        broken.setattr(engine.model, "run", fail)
-        served.step()
-    assert served.reason(bad) == "error" and isinstance(served.events[bad][-1].error, OSError)
-    served.run()
-    assert served.reason(good) == "length"
-    assert cached(served, tokens_of(2, 600)) == 0  # what a broken pass left is not shared
-    check(served)
-
-
-def test_the_error_of_one_prompt_is_raised_by_a_batch(engine, monkeypatch):
-    constraints = iter([Broken(9), Broken(2)])
-    wanted = dataclasses.replace(request(20), new_constraint=lambda: next(constraints))
-    with pytest.raises(ZeroDivisionError, match="a broken grammar"):
-        engine._generator.batch([tokens_of(1, 20), tokens_of(2, 20)], wanted)
-    assert engine.statistics.reasons == ("interrupted", "error")
-    assert engine.statistics.prompt_tokens == 40 and engine.statistics.new_tokens == 5
-
-
-def test_an_interrupt_of_a_batch_leaves_statistics(engine, monkeypatch):
-    decode, left = engine.model.decode, [5]
-
-    def interrupted(tokens, caches):
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-        return decode(tokens, caches)
-
-    monkeypatch.setattr(engine.model, "decode", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        engine.generate([tokens_of(1, 60), tokens_of(2, 60)], 20)
-    assert engine.statistics.reasons == ("interrupted",) * 2 and engine.statistics.new_tokens == 2 + 8
-
-
-# ------------------------------------------------------------------------------------------------ results
-
-
-def test_log_probabilities(engine):
-    served = Served(engine, Limits())
-    prompt = tokens_of(1, 150)
-    plain = served.add(prompt, request(4))
-    id = served.add(prompt, request(4), logprobs=2, prompt_logprobs=3)
-    served.run()
-    assert served.chosen[id] == served.chosen[plain]
-    (logits,) = engine.model.run([prompt[:-1]], [engine.new_cache()], all_positions=True, prompts=[150])
-    found = [each for event in served.events[id] for each in event.prompt_logprobs or []]
-    assert found == [None, *(log_probabilities(row, t, 3) for row, t in zip(logits, prompt[1:], strict=True))]
-    first = served.events[id][0]
-    assert first.tokens and first.prompt_logprobs
-    logprobs = [each for event in served.events[id] for each in event.logprobs]
-    assert logprobs == [
-        log_probabilities(np.frombuffer(row, np.float32), t, 2) for t, row in served.chosen[id]
-    ]
-    assert not any(event.logprobs or event.prompt_logprobs for event in served.events[plain])
-
-
 def test_statistics_of_a_sequence(engine, monkeypatch):
     served = Served(engine, Limits())
     Machine(served, monkeypatch, base=0.5, token=0.0, key=0.0, step=0.25)
@@ -513,38 +274,3 @@ def test_memory_is_reserved_in_steps(engine):
     served = Served(engine, Limits())
     ledger = served.scheduler._caches.memory
     assert [ledger.with_reserve(n) for n in (1, 64, 65, CONTEXT)] == [128, 128, 192, CONTEXT]
-
-
-@pytest.mark.parametrize("kv_cache_dir", (None, "kv"))
-def test_texts_are_those_of_generate(long_folder, tmp_path, kv_cache_dir):
-    folder = kv_cache_dir and tmp_path / kv_cache_dir
-    options = ({"stop": ["a", "\n"]}, {"temperature": 1.5, "seed": 2}, {"repetition_penalty": 1.3})
-    with LayerWiseInferenceEngine(
-        long_folder, backend="cpp", context=CONTEXT, kv_cache_dir=folder, speculative=False
-    ) as engine:
-        served = Served(engine, Limits())
-        for i, each in enumerate(options * 2):
-            served.add(tokens_of(i % 4, 100), request(80, **each))
-        served.run()
-        for id, asked in served.asked.items():
-            engine._generator.forget()
-            assert served.text(id) == engine.generate(asked.tokens, 80, **options[(id - 1) % 3])
-            assert served.reason(id) == engine.statistics.reason
-        assert served.scheduler.counters.prefix_hits and "stop" in map(served.reason, served.asked)
-
-
-def test_a_batch_may_be_longer_than_what_runs(engine):
-    prompts = [tokens_of(i, 5 + i) for i in range(40)]
-    texts = engine.generate(prompts, 4)
-    assert engine.statistics.prompt_tokens == sum(map(len, prompts))
-    assert len(engine.statistics.reasons) == 40
-    assert texts == [engine.generate(prompt, 4) for prompt in prompts]
-
-
-def test_prompts_of_a_batch_share_what_they_begin_with(engine):
-    begin = tokens_of(1, 200)
-    texts = engine.generate([begin + tokens_of(i, 30) for i in range(4)], 5)
-    assert engine.statistics.cached_tokens == 3 * 200
-    for i, text in enumerate(texts):
-        engine._generator.forget()
-        assert engine.generate(begin + tokens_of(i, 30), 5) == text
