@@ -1,13 +1,4 @@
-// Products of a few rows with stored weights. Included by test_kernels.cpp, with whose helpers it is written.
-
-// Whole numbers of 128ths whose largest is 127 in every 32: as bytes they are exact.
-template <class T>
-Block<T> exact_as_bytes(int64_t n) {
-  Block<T> x = sample<T>(n);
-  for (int64_t i = 0; i < n; ++i)
-    x.data[i] = Type<T>::made((i % 32 ? std::trunc(value(x.data[i]) * 31) : 127) / 128);
-  return x;
-}
+// Products of a few rows with stored weights. Included by test_kernels.cpp, after stored.inl.
 
 struct AlignedBytes {
   char* const data;
