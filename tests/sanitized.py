@@ -57,7 +57,9 @@ SANITIZERS = {
         ],
     ),
     "thread": Sanitizer(
-        flags=["-fsanitize=thread"],
+        # unoptimized: optimized code with a call for each access to memory is what a compiler takes longest for.
+        # Without AVX-512, whose kernels are those of AVX2 with other vectors: the same threads
+        flags=["-O0", "-fsanitize=thread", "-DAIRLLM_WITHOUT_AVX512"],
         libraries=("libtsan.so", "libstdc++.so"),
         options={
             # a child of a fork goes on, as Python's do; the threads of the pool wait until the process ends
