@@ -17,7 +17,8 @@ from cpp_ext.commands import cpp_build, probes
 
 ROOT = Path(__file__).parents[1]
 MADE = ROOT / "build" / "sanitized"
-_COMMON = ["-O1", "-g1", "-UNDEBUG", "-fno-omit-frame-pointer"]
+# Unoptimized: of optimized code with checks at each access to memory, a compiler takes many times as long.
+_COMMON = ["-O0", "-g1", "-UNDEBUG", "-fno-omit-frame-pointer"]
 # Their libraries cannot be loaded beside a sanitizer, or take what it needs.
 _ABSENT = ("pyopencl", "wgpu", "mlx")
 
@@ -57,7 +58,8 @@ SANITIZERS = {
         ],
     ),
     "thread": Sanitizer(
-        flags=["-fsanitize=thread"],
+        # without AVX-512, whose kernels are those of AVX2 with other vectors: the threads are the same
+        flags=["-fsanitize=thread", "-DAIRLLM_WITHOUT_AVX512"],
         libraries=("libtsan.so", "libstdc++.so"),
         options={
             # a child of a fork goes on, as Python's do; the threads of the pool wait until the process ends

@@ -143,7 +143,8 @@ class Table:
             return f"{case(op_name, shapes, dtype)}: {self.usual.name}: {UNMEASURED}"
         names = deciding_arrays(points[0])
         if len(shapes) < len(names):
-            raise ValueError(f"explain: {op_name} has {len(shapes)} arrays, expected {' and '.join(names)}")
+            expected = f"expected {' and '.join(names)}, of which {self.tuning.path} has times"
+            raise ValueError(f"explain: {op_name} has {len(shapes)} arrays, {expected}")
         sizes = tuple(octave_of(math.prod(shape)) for shape in shapes[: len(names)])
         return self._line(op_name, dtype, shapes, points[nearest_points(points)[sizes]])
 

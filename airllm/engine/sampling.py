@@ -77,8 +77,24 @@ def _check_bias(bias: Mapping[int, float]) -> None:
 def _number(name: str, value: Any, expected: str, allowed: Any, kind: type = Real) -> None:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"{name} has type {type(value).__name__}, expected {expected}")
-    if not math.isfinite(value) or not allowed(value):  # type: ignore[arg-type]
-        raise ValueError(f"{name} has value {value}, expected {expected}")
+    if not (kind is Integral or is_finite(value)) or not allowed(value):
+        raise ValueError(f"{name} has value {_shown(value)}, expected {expected}")
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a float holds this number; of a larger whole number math.isfinite() only fails."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    """As Python writes it; it refuses to write thousands of digits."""
+    try:
+        return str(value)
+    except ValueError:
+        return f"of {value.bit_length()} bits"
 
 
 class Sampler:

@@ -39,6 +39,8 @@ def _log_of(message: str) -> str:
 
 
 _NOT_SET = object()
+# An absent array, as the bytes of OpenCL's own null: versions of pyopencl such as 2025.2.7 take no None.
+_NULL = bytes(np.dtype(np.uintp).itemsize)
 
 
 def _differs(argument: Any, known: Any) -> bool:
@@ -96,7 +98,7 @@ class Program:
                 kernel.set_arg(i, memory[argument])
                 known[i] = _NOT_SET
             elif _differs(argument, known[i]):  # most numbers are those of the last launch
-                kernel.set_arg(i, argument)
+                kernel.set_arg(i, _NULL if argument is None else argument)
                 known[i] = argument
         items = (launch.groups * launch.group,), (launch.group,)
         event = cl.enqueue_nd_range_kernel(queue, kernel, *items, wait_for=list(after) or None)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from airllm.backends.device.driver_state import Driver
@@ -18,6 +19,7 @@ NONE_HERE = (
 GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/mali*")
 _KINDS = {"DiscreteGPU": "GPU", "IntegratedGPU": "integrated GPU", "CPU": "CPU"}
 _RANKS = ("CPU", "other", "integrated GPU", "GPU")
+_OLDEST_PYTHON = (3, 11)  # of wgpu 0.32; the extra `webgpu` installs nothing for an older one
 _FULL = ("Vulkan", "Metal", "D3D12")  # OpenGL's compute shaders lack features of WebGPU's
 driver = Driver("WebGPU")
 
@@ -46,6 +48,9 @@ class Device:
 @functools.cache
 def find_devices() -> tuple[Device, ...]:
     """All adapters that run the kernels; RuntimeError if there is none, ImportError without wgpu."""
+    if sys.version_info < _OLDEST_PYTHON and find_spec("wgpu") is None:
+        needed, own = (".".join(map(str, version[:2])) for version in (_OLDEST_PYTHON, sys.version_info))
+        raise RuntimeError(f"wgpu, which it needs, is for Python {needed} or newer, and this is {own}")
     import wgpu
 
     with _quiet_drivers():

@@ -3,11 +3,13 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import old_cpu
 import pytest
 from environment import ALL, REQUIRED
 
@@ -204,18 +206,37 @@ def test_the_environment_chooses_an_instruction_set_that_exists(binary):
     assert open_backend("cpp").module.variants()[-1] in errors
 
 
-def test_a_cpu_without_avx_runs_the_same_binary(binary):
-    """An emulated CPU of 2008: the module loads, takes SSE2, and is right."""
-    emulator = shutil.which("qemu-x86_64-static")
-    needs("qemu-x86_64", emulator, "qemu-x86_64-static is not installed")
+def test_a_cpu_without_avx_runs_the_same_binary(binary, monkeypatch):
+    """An emulated CPU of 2008: the module loads, takes SSE2, and is right; whatever this process's
+    environment makes of NumPy's libraries.
+    """
+    needs("qemu-x86_64", old_cpu.EMULATOR, "qemu-x86_64-static is not installed")
     code = (
         "import numpy as np, tensor_ops_cpp as c; x = np.linspace(-9, 9, 1001, dtype=np.float32);"
         "print(c.simd_level, c.has_avx2, abs(c.silu(x) - x / (1 + np.exp(-x))).max() < 1e-6)"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "cpp_ext"), *sys.path])}
-    command = [emulator, "-cpu", "Nehalem,+popcnt,+sse4.2", os.path.realpath(sys.executable), "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "SkylakeX")
+    done = old_cpu.run(code, Path(binary).parent)
     assert done.stdout.split() == ["sse2", "False", "True"], done.stdout + done.stderr
+
+
+# vaddps of 8 lanes and a return, called as a function
+ILLEGAL = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=7)
+code.write(bytes.fromhex("c5fc58c0c3"))
+ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+"""
+
+
+def test_an_instruction_that_the_old_cpu_lacks_is_named():
+    """Else a failure elsewhere is but 'Illegal instruction', of one of four libraries."""
+    needs("qemu-x86_64", old_cpu.EMULATOR, "qemu-x86_64-static is not installed")
+    done = old_cpu.run(ILLEGAL)
+    assert old_cpu.signal_of(done) == signal.SIGILL
+    assert 'File "<string>", line 5 in <module>' in done.stderr
+    said = done.stderr.partition("Again, it ends at:\n")[2]
+    assert re.search(r"mmap\(.*\nIN: *\n0x\w+: +c5 fc 58 c0 +vaddps .*%ymm0", said, re.S), done.stderr
 
 
 def test_threads_are_counted_set_and_come_from_the_environment(binary):

@@ -14,6 +14,7 @@ from device_backends import assert_all_agree, every_dtype, sample
 from opencl_variants import KERNELS, every, every_op, on_a_device
 
 import tensor_ops_opencl as opencl
+from airllm import tensor_ops
 from airllm.tensor_ops import OPS
 from tensor_ops_opencl import engine, host_arrays
 from tensor_ops_opencl.launches import Call, plan_of
@@ -40,6 +41,39 @@ def test_every_kernel_computes_its_definition(variant, shared, monkeypatch):
         host_arrays.run(opened, case.op, case.arrays, case.parameters, results)
         for name, out in results.items():
             assert_agrees(out, case.exact[name], case.dtype)
+
+
+class KernelWithoutNone:
+    """A kernel as of pyopencl 2025.2.7, whose set_arg() takes no None."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def set_arg(self, index, argument):
+        assert argument is not None
+        self.kernel.set_arg(index, argument)
+
+
+@every
+def test_an_absent_array_is_not_none_for_pyopencl(variant, monkeypatch):
+    import pyopencl as cl
+
+    opened = engine.engine(choice.in_use())
+    found, enqueue = opened.program.kernel, cl.enqueue_nd_range_kernel
+
+    def kernel(family, name):
+        own, known = found(family, name)
+        return KernelWithoutNone(own), [engine._NOT_SET] * len(known)
+
+    monkeypatch.setattr(opened.program, "kernel", kernel)
+
+    def enqueue_wrapped(queue, wrapped, *rest, **more):
+        return enqueue(queue, wrapped.kernel, *rest, **more)
+
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", enqueue_wrapped)
+    x = np.random.default_rng(3).standard_normal((4, 6, 32)).astype(np.float32)
+    expected = tensor_ops.attention(*[x.astype(np.float64)] * 3)
+    assert_agrees(tensor_ops.attention(x, x, x, backend="opencl"), expected, x.dtype)
 
 
 @every

@@ -1,6 +1,7 @@
 """What is WebGPU's own: devices, arrays, limits. tests/ops/test_ops.py runs the ops on every device."""
 
 import gc
+import sys
 import threading
 
 import ml_dtypes
@@ -51,6 +52,17 @@ def test_says_why_it_cannot_run_without_wgpu():
         " print(open_backend('webgpu').why_not)"
     )
     assert python(code).endswith(f"({extras.command('webgpu')})")
+
+
+def test_a_python_that_wgpu_has_no_release_for_is_told_so():
+    """And no command, which would install nothing."""
+    code = (
+        "import sys; sys.modules['wgpu'] = None\n"
+        "from tensor_ops_webgpu import devices; devices._OLDEST_PYTHON = (3, 99)\n"
+        "from airllm.backends import open_backend; print(open_backend('webgpu').why_not)"
+    )
+    own = "{}.{}".format(*sys.version_info)
+    assert python(code) == f"wgpu, which it needs, is for Python 3.99 or newer, and this is {own}"
 
 
 @pytest.mark.parametrize("kinds", ([], ["OpenGL"]))

@@ -33,6 +33,18 @@ def test_a_python_is_found_on_path_or_with_pyenv(tmp_path, monkeypatch):
     assert pythons.find("3.99") == on_path
 
 
+def test_a_python_that_uv_installed_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "uv"))
+    assert pythons.find("3.99") is None
+    found = [
+        executable(tmp_path / "uv" / f"cpython-3.99.{patch}-linux" / "bin" / "python3.99", "echo CPython 3.99")
+        for patch in ("9", "10", "11+freethreaded")
+    ]
+    assert pythons.find("3.99") == found[1]
+
+
 def test_this_python_is_found_first():
     assert pythons.find("{}.{}".format(*sys.version_info)) == Path(sys.executable)
 

@@ -17,7 +17,7 @@ def supported() -> list[str]:
 
 
 def find(version: str) -> Path | None:
-    """A CPython of this version: this one, one on PATH, or pyenv's; None if there is none."""
+    """A CPython of this version: this one, one on PATH, pyenv's, or uv's; None if there is none."""
     return next((path for path in _candidates(version) if _is(path, version)), None)
 
 
@@ -25,10 +25,19 @@ def _candidates(version: str) -> list[Path]:
     path = [Path(folder) / f"python{version}" for folder in os.environ.get("PATH", "").split(os.pathsep)]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     installed = sorted(pyenv.glob(f"{version}.*/bin/python"), key=_patch, reverse=True)
-    return [Path(sys.executable), *path, *installed]
+    return [Path(sys.executable), *path, *installed, *_of_uv(version)]
+
+
+def _of_uv(version: str) -> list[Path]:
+    """Those of `uv python install`, newest first; but not those without a GIL, whose names have a plus."""
+    answer = subprocess.run([sys.executable, "-m", "uv", "python", "dir"], capture_output=True, text=True)
+    folders = Path(answer.stdout.strip()).glob(f"cpython-{version}.*") if not answer.returncode else ()
+    found = [folder / "bin" / f"python{version}" for folder in folders if "+" not in folder.name]
+    return sorted(found, key=_patch, reverse=True)
 
 
 def _patch(python: Path) -> list[int]:
+    """The numbers of its version, by the name of the folder that pyenv or uv made for it."""
     return [int(number) for number in re.findall(r"\d+", python.parts[-3])]
 
 

@@ -265,4 +265,6 @@ def test_names_and_scales(tmp_path):
             engine.use_adapters({"other": 1})
         with pytest.raises(ValueError, match="scale of adapter 'adapter' has value nan, expected a finite"):
             engine.use_adapters({"adapter": float("nan")})
+        with pytest.raises(ValueError, match="scale of adapter 'adapter' has value 1000"):
+            engine.use_adapters({"adapter": 10**400})
         assert engine.adapters == {"adapter": 1.0}

@@ -18,11 +18,17 @@ _SLOWER = 5  # times, because of the counting
 def run(names: Iterable[str], seconds: float, seed: int, findings: Path) -> int:
     """Fuzz each target for so many seconds; 1 if one has a finding."""
     options = [f"{min(seconds, 1e6):.0f}", str(seed or 1), str(findings)]
-    calls = [[sys.executable, "-m", "tests.fuzz.guided", name, *options] for name in names]
-    return max(int(subprocess.run(call).returncode != 0) for call in calls)
+    return max([_start(name, options) for name in names])
 
 
-def fuzz(name: str, seconds: str, seed: str, findings: Path) -> None:
+def _start(name: str, options: list[str]) -> int:
+    """1 if there was a finding. The folder of the inputs is removed here: libFuzzer ends its process."""
+    with tempfile.TemporaryDirectory(prefix="airllm-fuzz-") as folder:
+        call = [sys.executable, "-m", "tests.fuzz.guided", name, *options, folder]
+        return int(subprocess.run(call).returncode != 0)
+
+
+def fuzz(name: str, seconds: str, seed: str, findings: Path, folder: Path) -> None:
     """Does not return: libFuzzer ends the process."""
     import atheris
 
@@ -37,7 +43,6 @@ def fuzz(name: str, seconds: str, seed: str, findings: Path) -> None:
     seeds = target.seeds(name)
     for i, data in enumerate(seeds):
         (kept / f"seed-{i}").write_bytes(data)
-    folder = Path(tempfile.mkdtemp(prefix="airllm-fuzz-"))
     use, path = target.prepare(folder), folder / target.file
     limit_memory(target.megabytes)
 
@@ -63,4 +68,4 @@ def fuzz(name: str, seconds: str, seed: str, findings: Path) -> None:
 
 
 if __name__ == "__main__":
-    fuzz(*sys.argv[1:4], Path(sys.argv[4]))
+    fuzz(*sys.argv[1:4], *map(Path, sys.argv[4:]))

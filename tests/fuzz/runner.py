@@ -131,7 +131,9 @@ class _Waiting:
 
 
 class _Child:
-    """A forked process that runs inputs. What it prints, it prints into a file."""
+    """A forked process that runs inputs. What it prints, it prints into a file. Its folder is removed by the
+    parent: a child that a signal ends removes nothing.
+    """
 
     def __init__(self, name: str, target: Target, given: _Waiting, end: float):
         self.name, self.target, self.given, self.end = name, target, given, end
@@ -140,13 +142,17 @@ class _Child:
 
     def watch(self, outcome: Outcome) -> Finding | None:
         """Start it, read what it reports, and wait for its end; what ended it, if that was an input."""
+        with tempfile.TemporaryDirectory(prefix="airllm-fuzz-") as folder:
+            return self._watch(Path(folder), outcome)
+
+    def _watch(self, folder: Path, outcome: Outcome) -> Finding | None:
         reports, writing = os.pipe()
         self._place(self.given.next, 0.0)
         sys.stdout.flush()
         child = os.fork()
         if not child:
             os.close(reports)
-            self._run_and_exit(writing)
+            self._run_and_exit(folder, writing)
         os.close(writing)
         slow = self._read_reports(reports, child, outcome)
         _, status = os.waitpid(child, 0)
@@ -196,15 +202,14 @@ class _Child:
 
     # ---- in the child ----
 
-    def _run_and_exit(self, writing: int) -> None:
+    def _run_and_exit(self, folder: Path, writing: int) -> None:
         status = 1
         try:
             os.dup2(self._said.fileno(), 1)
             os.dup2(self._said.fileno(), 2)
             _forget_handlers()
             faulthandler.enable(2)
-            with tempfile.TemporaryDirectory(prefix="airllm-fuzz-") as folder:
-                status = 0 if self._run(Path(folder), writing) else _GO_ON
+            status = 0 if self._run(folder, writing) else _GO_ON
         except BaseException:
             traceback.print_exc()
         finally:

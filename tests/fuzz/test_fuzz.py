@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -83,7 +84,11 @@ BROKEN = Target(
 )
 
 
-def test_what_must_not_come_of_an_input_is_found_and_kept(tmp_path):
+def test_what_must_not_come_of_an_input_is_found_and_kept(tmp_path, monkeypatch):
+    """And of children that were killed nothing is left over."""
+    left = tmp_path / "left"
+    left.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(left))
     words = b"fine dies named waits grows fails unnamed exits named fine fails".split()
     outcome = run("broken", BROKEN, listed(words), folder=tmp_path)
     found = {finding.place: finding.data for finding in outcome.findings.values()}
@@ -100,6 +105,7 @@ def test_what_must_not_come_of_an_input_is_found_and_kept(tmp_path):
     for finding in outcome.findings.values():
         assert finding.path.read_bytes() == finding.data
         assert f"--input {finding.path}" in finding.path.with_suffix(".txt").read_text()
+    assert list(left.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from airllm.engine.adapters.adapter import Adapter, open_adapter
 from airllm.engine.model import Model
+from airllm.engine.sampling import is_finite
 
 Given = Any  # a path, (path, scale), or several of them
 
@@ -41,7 +41,7 @@ class Adapters:
             if name not in self._loaded:
                 known = ", ".join(self._loaded) or "none: load one with load_adapter"
                 raise ValueError(f"adapters has the name {name!r}, expected of {known}")
-            if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
+            if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not is_finite(scale):
                 raise ValueError(
                     f"the scale of adapter {name!r} has value {scale!r}, expected a finite number"
                 )

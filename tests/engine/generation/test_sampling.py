@@ -146,6 +146,12 @@ def test_hidden_tokens_are_never_drawn():
     (
         ({"temperature": -1}, ValueError, "temperature has value -1, expected a number from 0 on"),
         ({"temperature": float("nan")}, ValueError, "temperature has value nan"),
+        ({"temperature": 10**400}, ValueError, "temperature has value 10000000"),
+        (
+            {"temperature": 10**5000},
+            ValueError,
+            "temperature has value of 16610 bits, expected a number from",
+        ),
         ({"temperature": "1"}, TypeError, "temperature has type str"),
         ({"top_k": 1.5}, TypeError, "top_k has type float, expected a whole number"),
         ({"top_k": -1}, ValueError, "top_k has value -1"),
@@ -179,6 +185,12 @@ def test_numpy_numbers_are_numbers():
 
 
 # -------------------------------------------------------------------------------- OpenAI's options
+
+
+def test_a_whole_number_may_have_any_number_of_digits():
+    """More than a float holds: it is no error of Python's."""
+    settings = Sampling(1.0, top_k=10**400, seed=10**400)
+    assert 0 <= Sampler(settings).next(logits_like_a_model()) < len(logits_like_a_model())
 
 
 def sequence(logits: np.ndarray, steps: int, **settings) -> list[int]:
