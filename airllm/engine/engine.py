@@ -172,7 +172,7 @@ class LayerWiseInferenceEngine:
     def _draft_model(self, draft: Model) -> DraftModel:
         """The opened draft model, ready to follow this engine's sequences."""
         path = draft.weights.path
-        vocabulary = shared_vocabulary(self.tokenizer, open_tokenizer(path), path)
+        vocabulary = shared_vocabulary(self.tokenizer, open_tokenizer(path, draft.config.vocabulary), path)
         caches = CacheFactory(draft.config, min(self.context, draft.residency.context), CACHE_DTYPE)
         share = draft.weight_bytes / self.model.weight_bytes
         return DraftModel(draft, PromptCache(caches.new).take, vocabulary, share)

@@ -125,7 +125,7 @@ class TextGenerator:
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer, opened on first use."""
         with require_extra("models"):
-            return open_tokenizer(self.path)
+            return open_tokenizer(self.path, self.model.config.vocabulary)
 
     def stream(self, prompt: Prompt, request: Request, name: str = "prompt") -> Iterator[str]:
         """Yield the text after a prompt in pieces, each as soon as it is final.
