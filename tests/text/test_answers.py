@@ -17,6 +17,7 @@ from airllm.text.grammar import GrammarError, Grammars
 from airllm.text.reasoning import ReasoningReader, ReasoningTags
 from airllm.text.tools.formats import (
     COHERE,
+    COMMAND_R,
     DEEPSEEK,
     DEEPSEEK_FENCED,
     HERMES,
@@ -34,6 +35,7 @@ from tests.support.random_texts import allowed, generate
 
 FORMATS = (
     HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE, HUNYUAN, NEMOTRON,
+    COMMAND_R,
 )  # fmt: skip
 THINK = ReasoningTags("<think>", "</think>")
 ARGUMENTS = ('{"city": "Rome"}', "{}", '{"a": {"b": "}\\"]{"}, "c": "\\\\"}', '{"x": "</tool_call>"}')
@@ -53,6 +55,7 @@ TEMPLATES = {
     COHERE: "{% if tools %}{{ tools | tojson }}<|START_ACTION|>{% endif %}" + TURNS,
     HUNYUAN: "{% if tools %}{{ tools | tojson }}<tool_calls>[{}]</tool_calls>{% endif %}" + TURNS,
     NEMOTRON: "{% if tools %}{{ tools | tojson }}<TOOLCALL>[{}]</TOOLCALL>{% endif %}" + TURNS,
+    COMMAND_R: "{% if tools %}{{ tools | tojson }}Write 'Action:' and {\"tool_name\": x}{% endif %}" + TURNS,
     LLAMA: '{% if tools %}{{ tools | tojson }}{"name": x, "parameters": y}<|eot_id|>{% endif %}' + TURNS,
 }
 

@@ -26,7 +26,7 @@ class ToolFormat:
     without spaces. A model may write white space where these have some. NUMBER in `call` or `middle` is the
     number of the call. The group "id" of `head` and `next`, if any, is a call's id. `around_text`: control
     tokens that a model may write around a text that is no call; they are not shown. `spaced`: a space may
-    follow a control token.
+    follow a control token. `only_calls`: the template asks for calls and leaves no way to answer by a text.
     """
 
     name: str
@@ -45,6 +45,7 @@ class ToolFormat:
     short_ids: bool = False
     around_text: tuple[str, ...] = ()
     spaced: bool = True
+    only_calls: bool = False
 
     def new_id(self) -> str:
         """An id for a call. Some templates accept only ids of nine letters and digits."""
@@ -130,6 +131,7 @@ _KIMI_HEAD = (
     r"\s*<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[\w-]+):\d+)\s*"
     r"<\|tool_call_argument_begin\|>\s*(?=\{)"
 )
+_KIMI_TOOLS = "<|im_system|>tool_declare<|im_middle|>"  # Kimi K2's first template writes no calls
 _KIMI_END = r"\s*<\|tool_call_end\|>"
 
 KIMI = ToolFormat(
@@ -174,6 +176,16 @@ COHERE = ToolFormat(
 )  # fmt: skip
 
 
+# Command R and R+, by their template `tool_use`: to answer by a text is a tool of its own there.
+COMMAND_R = ToolFormat(
+    "command-r", "Action:",
+    first="Action: ```json\n[\n", call='    {\n        "tool_name": "', middle='",\n        "parameters": ',
+    after="\n    }", between=",\n", last="\n]```",
+    head=re.compile(r"Action:\s*```json\s*\[" + _COHERE_HEAD), next=re.compile(r"\s*\}\s*," + _COHERE_HEAD),
+    tail=re.compile(r"\s*\}\s*\]\s*```"), end="}]```", only_calls=True,
+)  # fmt: skip
+
+
 # What LFM2 writes if it is asked for JSON. Without that, it writes Python: `python_formats.py`.
 LFM2_JSON = ToolFormat(
     "lfm2-json", "<|tool_call_start|>",
@@ -204,10 +216,12 @@ def format_of(template: str) -> ToolFormat | None:
         return HARMONY
     if shows_lfm2(template):
         return LFM2_JSON
-    if KIMI.first in template:
+    if KIMI.first in template or _KIMI_TOOLS in template:
         return KIMI
     if "<|START_ACTION|>" in template:
         return COHERE
+    if '"tool_name"' in template and "Action:" in template:
+        return COMMAND_R
     if _ALL_BEGIN in template:
         return DEEPSEEK_FENCED if "```json" in template else DEEPSEEK
     if "<function=" in template or "<arg_key>" in template:  # calls as XML

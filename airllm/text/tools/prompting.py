@@ -57,6 +57,17 @@ def _with_written_calls(message: Message, format: ToolFormat) -> Message:
     }
 
 
+def with_written_results(messages: Sequence[Message]) -> list[Message]:
+    """The messages with results of calls as texts of the user, for a template that drops them."""
+    return [_with_written_result(message) for message in messages]
+
+
+def _with_written_result(message: Message) -> Message:
+    if not isinstance(message, Mapping) or message.get("role") != "tool":
+        return message
+    return {"role": "user", "content": f"<tool_response>\n{_content(message)}\n</tool_response>"}
+
+
 def described_in_messages(
     messages: Sequence[Message], tools: Sequence[Tool], format: ToolFormat, as_texts: bool
 ) -> list[Message]:
@@ -86,11 +97,9 @@ def describe_tools(tools: Sequence[Tool], format: ToolFormat) -> str:
 
 def _as_text(message: Message, format: ToolFormat) -> Message:
     """A message whose calls, or whose result of a call, are text."""
-    if message.get("role") == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{_content(message)}\n</tool_response>"}
     calls = message.get("tool_calls")
     if not calls:
-        return message
+        return _with_written_result(message)
     written = format.write([_name_and_arguments(call) for call in calls])
     content = "\n".join(filter(None, (_content(message), written)))
     return {"role": message.get("role"), "content": content}
