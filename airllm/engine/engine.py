@@ -228,12 +228,12 @@ class LayerWiseInferenceEngine:
 
     @property
     def generates(self) -> bool:
-        """Whether the model writes texts. An encoder only makes vectors of them."""
-        return self.config.encoding is None
+        """Whether the model writes texts. An encoder, or a decoder without its output, only makes vectors."""
+        return self.config.generates
 
     def _require_generation(self) -> None:
         if not self.generates:
-            raise NoGeneration(str(self.path))
+            raise NoGeneration(str(self.path), self.config.encoding is not None)
 
     def embed(
         self,

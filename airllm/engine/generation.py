@@ -182,8 +182,8 @@ class TextGenerator:
         """Raise ValueError for no tokens or an unknown id, ContextFull for too many. `name` denotes the
         prompt in the message.
         """
-        if self.model.config.encoding:
-            raise NoGeneration(str(self.path))
+        if not self.model.config.generates:
+            raise NoGeneration(str(self.path), self.model.config.encoding is not None)
         if not tokens:
             raise ValueError(f"{name} has no tokens, expected one or more: this model begins without any")
         vocabulary = len(self.tokenizer)

@@ -57,7 +57,10 @@ def bert(folder: Path) -> Tokenizer:
     trainer = trainers.WordPieceTrainer(vocab_size=700, special_tokens=special, show_progress=False)
     whole.train_from_iterator([each for each in hard_texts() if SPACE not in each], trainer)
     _close(whole, "[CLS] $A [SEP]")
-    names = {name: f"[{name[:-6].upper()}]" for name in ("cls_token", "sep_token", "unk_token", "mask_token")}
+    names = {
+        name: f"[{name[:-6].upper()}]"
+        for name in ("cls_token", "sep_token", "unk_token", "mask_token", "pad_token")
+    }
     return _save(whole, folder, names)
 
 
@@ -72,7 +75,7 @@ def modernbert(folder: Path) -> Tokenizer:
     whole.add_special_tokens([AddedToken("[MASK]", normalized=False, lstrip=True)])
     whole.add_tokens([AddedToken(f"[unused{i}]", normalized=True) for i in range(3)])
     _close(whole, "[CLS] $A [SEP]")
-    return _save(whole, folder, {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"})
+    return _save(whole, folder, {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"})
 
 
 def qwen3(folder: Path) -> Tokenizer:
@@ -84,7 +87,7 @@ def qwen3(folder: Path) -> Tokenizer:
     whole.add_special_tokens([AddedToken(each, normalized=False) for each in special])
     whole.add_tokens([AddedToken(each, normalized=False) for each in ("<tool_call>", "</tool_call>")])
     _close(whole, "$A <|endoftext|>", processors.ByteLevel(trim_offsets=False))
-    return _save(whole, folder, {"bos_token": None, "eos_token": "<|im_end|>"})
+    return _save(whole, folder, {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"})
 
 
 def gemma(folder: Path) -> Tokenizer:
@@ -122,7 +125,9 @@ def gemma(folder: Path) -> Tokenizer:
     plain = {"single_word": False, "lstrip": False, "rstrip": False}
     description["added_tokens"].append(beyond | plain)
     return _save(
-        Tokenizer.from_str(json.dumps(description)), folder, {"bos_token": "<bos>", "eos_token": "<eos>"}
+        Tokenizer.from_str(json.dumps(description)),
+        folder,
+        {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"},
     )
 
 
@@ -198,7 +203,7 @@ def _cuts(word: str) -> Iterable[tuple[str, str]]:
     return ((word[:at], word[at:]) for at in range(1, len(word)))
 
 
-def _save(whole: Tokenizer, folder: Path, names: dict[str, str | None]) -> Tokenizer:
+def _save(whole: Tokenizer, folder: Path, names: dict[str, str]) -> Tokenizer:
     folder.mkdir(parents=True, exist_ok=True)
     whole.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
