@@ -147,6 +147,13 @@ def test_thoughts_and_calls_are_read_and_only_valid_calls_allowed(maker, answers
     assert allowed(required.new_constraint, tokenizer, thought + "No.") is not None
 
 
+def test_written_calls_are_numbered_through_a_conversation(answers):
+    """Kimi's ids are names with a number that goes on."""
+    prompt = answers(KIMI_K2.template).plan([*history(), *history()], tools=TOOLS).prompt
+    assert [prompt.count(f"<|tool_call_begin|>functions.{each}<") for each in
+            ("weather:0", "now:1", "weather:2", "now:3")] == [1, 1, 1, 1]  # fmt: skip
+
+
 def test_thoughts_can_be_turned_off(answers):
     values, end = KIMI_K25.off
     plan = answers(KIMI_K25.template).plan(QUESTION, template_values=values)

@@ -53,11 +53,11 @@ class ToolFormat:
             return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
 
-    def write(self, calls: list[tuple[str, str]]) -> str:
-        """Calls, as names and arguments in JSON, as a model writes them."""
+    def write(self, calls: list[tuple[str, str]], first: int = 0) -> str:
+        """Calls, as names and arguments in JSON, as a model writes them. `first`: the number of the first."""
         texts = [
             f"{self.call}{name}{self.middle}".replace(NUMBER, str(number)) + arguments + self.after
-            for number, (name, arguments) in enumerate(calls)
+            for number, (name, arguments) in enumerate(calls, first)
         ]
         return f"{self.first}{(self.between or '').join(texts)}{self.last}"
 
