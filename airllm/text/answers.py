@@ -189,13 +189,14 @@ class AnswerFormat:
         self, messages: Messages, tools: tuple[Tool, ...], values: Mapping[str, Any], native: bool
     ) -> str:
         if native or not (tools or _has_calls(messages)):
-            definitions = [tool.definition() for tool in tools] or None
+            described = self._template.traits.needs_descriptions if tools else False
+            definitions = [tool.definition(described) for tool in tools] or None
             fitting = with_parsed_arguments(self._with_calls(messages))
             return self._template.render_alone(fitting, tools=definitions, **values)
         in_its_form = self._own is None and self._shown is not None
         as_texts = not (in_its_form and self._template.traits.takes_calls_and_results)
-        described = described_in_messages(messages, tools, self.tool_format, as_texts)
-        return self._template.render_alone(described, **values)
+        told = described_in_messages(messages, tools, self.tool_format, as_texts)
+        return self._template.render_alone(told, **values)
 
     def _with_calls(self, messages: Messages) -> Messages:
         """The messages with calls and results as text if the template drops them, and the text has their

@@ -41,6 +41,17 @@ class TemplateTraits:
         return _MARK in self._render(_USER, tools=[_tool(_MARK)])
 
     @cached_property
+    def needs_descriptions(self) -> bool:
+        """Whether the template fails on tools whose parameters have no description (Command R+)."""
+
+        def renders(**more: str) -> bool:
+            tool = _tool("f")
+            tool["function"]["parameters"]["properties"] = {"x": {"type": "string", **more}}
+            return bool(self._render(_USER, tools=[tool]))
+
+        return not renders() and renders(description="")
+
+    @cached_property
     def drops_calls(self) -> bool:
         """Whether the template writes no tool calls, but does not fail on them."""
         if self.takes_none or self.takes_calls_of_no_text:

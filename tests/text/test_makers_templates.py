@@ -167,7 +167,9 @@ def test_thoughts_can_be_turned_off(answers):
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 TOOL_USE = (
-    "{% for t in tools %}def {{ t.function.name }}(){% endfor %}{% for m in messages %}"
+    "{% for t in tools %}def {{ t.function.name }}("
+    "{% for name, each in t.function.parameters.properties | items %}{{ name + ': ' + each.description }}"
+    "{% endfor %}){% endfor %}{% for m in messages %}"
     "{% if m.role in ('user', 'assistant') %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
     "Write 'Action:' and a list like ```json\n[{\"tool_name\": x, \"parameters\": y}]```, or directly-answer"
 )  # fmt: skip
@@ -184,7 +186,7 @@ def command_r(tokenizer, answers):
 def test_a_required_call_of_command_r_is_asked_for_by_its_template_for_tools(command_r, tokenizer):
     for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
         plan = command_r.plan(QUESTION, tools=TOOLS, tool_choice=choice)
-        assert plan.prompt.startswith("def weather()def now()<user>How are you?Write 'Action:'")
+        assert plan.prompt.startswith("def weather(city: )def now()<user>How are you?Write 'Action:'")
         written = COMMAND_R.write(CALLS[:1])
         assert allowed(plan.new_constraint, tokenizer, written) is None
         assert allowed(plan.new_constraint, tokenizer, "Well") == 0
