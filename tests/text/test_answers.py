@@ -20,6 +20,7 @@ from airllm.text.tools.formats import (
     COMMAND_R,
     DEEPSEEK,
     DEEPSEEK_FENCED,
+    GRANITE,
     HERMES,
     HUNYUAN,
     KIMI,
@@ -35,7 +36,7 @@ from tests.support.random_texts import allowed, generate
 
 FORMATS = (
     HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE, HUNYUAN, NEMOTRON,
-    COMMAND_R,
+    COMMAND_R, GRANITE,
 )  # fmt: skip
 THINK = ReasoningTags("<think>", "</think>")
 ARGUMENTS = ('{"city": "Rome"}', "{}", '{"a": {"b": "}\\"]{"}, "c": "\\\\"}', '{"x": "</tool_call>"}')
@@ -55,6 +56,7 @@ TEMPLATES = {
     COHERE: "{% if tools %}{{ tools | tojson }}<|START_ACTION|>{% endif %}" + TURNS,
     HUNYUAN: "{% if tools %}{{ tools | tojson }}<tool_calls>[{}]</tool_calls>{% endif %}" + TURNS,
     NEMOTRON: "{% if tools %}{{ tools | tojson }}<TOOLCALL>[{}]</TOOLCALL>{% endif %}" + TURNS,
+    GRANITE: "{% if tools %}<|start_of_role|>{{ tools | tojson }}Call by <|tool_call|>{% endif %}" + TURNS,
     COMMAND_R: "{% if tools %}{{ tools | tojson }}Write 'Action:' and {\"tool_name\": x}{% endif %}" + TURNS,
     LLAMA: '{% if tools %}{{ tools | tojson }}{"name": x, "parameters": y}<|eot_id|>{% endif %}' + TURNS,
 }

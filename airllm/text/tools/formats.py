@@ -70,12 +70,20 @@ HERMES = ToolFormat(
     tail=re.compile(_JSON_TAIL + r"\s*</tool_call>"), end="}</tool_call>",
 )  # fmt: skip
 
-MISTRAL_LIST = ToolFormat(
-    "mistral", "[TOOL_CALLS]",
-    first="[TOOL_CALLS][", call='{"name": "', middle='", "arguments": ', after="}", between=", ", last="]",
-    head=re.compile(r"\[TOOL_CALLS\]\s*\[" + _JSON_HEAD), next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
-    tail=re.compile(_JSON_TAIL + r"\s*\]"), end="}]", control=("[TOOL_CALLS]",), short_ids=True,
-)  # fmt: skip
+
+def _list_after(name: str, marker: str, short_ids: bool = False) -> ToolFormat:
+    """All calls as one JSON list after a token."""
+    return ToolFormat(
+        name, marker,
+        first=f"{marker}[", call='{"name": "', middle='", "arguments": ', after="}", between=", ", last="]",
+        head=re.compile(re.escape(marker) + r"\s*\[" + _JSON_HEAD),
+        next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
+        tail=re.compile(_JSON_TAIL + r"\s*\]"), end="}]", control=(marker,), short_ids=short_ids,
+    )  # fmt: skip
+
+
+MISTRAL_LIST = _list_after("mistral", "[TOOL_CALLS]", short_ids=True)
+GRANITE = _list_after("granite", "<|tool_call|>")  # Granite 3; Granite 4 has Hermes' form
 
 MISTRAL_ARGS = ToolFormat(
     "mistral-args", "[TOOL_CALLS]",
@@ -231,6 +239,8 @@ def format_of(template: str) -> ToolFormat | None:
             return each
     if "<tool_call>" in template:
         return HERMES
+    if "<|tool_call|>" in template and "<|start_of_role|>" in template:
+        return GRANITE
     if "[TOOL_CALLS]" in template:
         return MISTRAL_ARGS if "[ARGS]" in template else MISTRAL_LIST
     ends = "<|eot_id|>" in template or "<|eot|>" in template  # Llama 3's, or Llama 4's
