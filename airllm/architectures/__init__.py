@@ -6,12 +6,16 @@ use. `read_folder.py` and `read_gguf.py` make a `ModelConfig` from a declaration
 
 from __future__ import annotations
 
+from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 
 from airllm.architectures.families import all_architectures, table, types_of_folders
 from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.pooling import EMBEDDER
 from airllm.architectures.read_folder import folder_config
 from airllm.architectures.read_gguf import gguf_config
+from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.gguf import GgufFile
 from airllm.files.open_weights import open_weights
 from airllm.files.weight_file import WeightFile, model_path
@@ -30,4 +34,12 @@ def open_config(path: str | PathLike[str]) -> ModelConfig:
 
 def config_of(weights: WeightFile) -> ModelConfig:
     """The configuration of opened weights. Raises ModelFileError."""
-    return gguf_config(weights) if isinstance(weights, GgufFile) else folder_config(weights.path)
+    if isinstance(weights, GgufFile):
+        return gguf_config(weights)
+    config, folder = folder_config(weights.path), Path(weights.path)
+    if config.tied_embeddings or not (folder / EMBEDDER).is_file():
+        return config
+    if "output" in NamedTensors(weights, config):
+        return config
+    # sentence-transformers writes decoders without their output (Qwen3-Embedding-8B)
+    return replace(config, tied_embeddings=True, lacks_output=True)

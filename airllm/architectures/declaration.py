@@ -15,6 +15,8 @@ from airllm.architectures.recurrent import Recurrent
 
 Default = Any  # a value, or a function of the fields that were read before it
 REMOVED = object()  # removes an entry in `Architecture.but`; None is a value
+# Numbers of a router that scores groups of experts.
+EXPERT_GROUPS = ("expert_scores", "expert_scale", "expert_groups", "expert_groups_used")
 SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "longrope", "proportional")}
 
 

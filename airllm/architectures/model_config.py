@@ -134,6 +134,7 @@ class ModelConfig:
     fused_up: bool = _trait_field("file", False)
     encoding: Encoding | None = None
     tied_embeddings: bool = _trait_field("file", False)
+    lacks_output: bool = _trait_field("file", False)
     experts: int = 0
     experts_used: int = 0
     expert_feed_forward: int = 0
@@ -169,6 +170,11 @@ class ModelConfig:
     q_rank: int = 0
     value_dim: int = 0
     joined_kv: bool = _trait_field("file", False)
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model writes texts; otherwise it only makes vectors of them."""
+        return self.encoding is None and not self.lacks_output
 
     @property
     def in_short(self) -> str:

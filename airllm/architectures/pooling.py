@@ -16,6 +16,7 @@ from airllm.files.weight_file import ModelFileError, WeightFile, read_json
 
 # llama.cpp's numbers of `pooling_type` in GGUF files; 0 is none.
 _IN_GGUF = {1: "mean", 2: "cls", 3: "last"}
+EMBEDDER = "modules.json"  # of a folder that says how a text becomes a vector
 _RANK = 4  # a number for a pair of texts, no vector
 # The modes of sentence-transformers' module Pooling.
 _IN_FOLDERS = {
@@ -135,7 +136,7 @@ def _dense_of_gguf(file: GgufFile) -> tuple[Dense, ...]:
 
 
 def _of_folder(folder: Path) -> Pooling | None:
-    path = folder / "modules.json"
+    path = folder / EMBEDDER
     if not path.is_file():
         return None
     kind, normalize, dense = "", False, []

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _AS_FACTORS = ("llama3", "proportional")  # scalings that GGUF files store as a tensor of divisors
 # Fields that say how a folder stores weights; a GGUF file stores them otherwise.
-_OF_FOLDERS = ("norm_offset", "experts_by_columns", "joined_kv", "fused_up")
+_OF_FOLDERS = ("norm_offset", "experts_by_columns", "joined_kv", "fused_up", "lacks_output")
 _WITH_DENSE = "gemma-embedding"  # the architecture whose GGUF files have matrices after the pooling
 
 

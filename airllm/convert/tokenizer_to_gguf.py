@@ -32,8 +32,8 @@ def tokenizer_keys(folder: Path, vocabulary: int, line_pieces: bool = False) -> 
     """The keys. A vocabulary smaller than the model's is padded. `line_pieces`: see `Architecture`. Raises
     ModelFileError for a tokenizer that would give other ids, or that GGUF cannot express.
     """
-    path, _, description = whole_tokenizer(folder)
-    tokenizer, model = folder_tokenizer(folder), description.get("model")
+    path, _, description = whole_tokenizer(folder, vocabulary)
+    tokenizer, model = folder_tokenizer(folder, vocabulary), description.get("model")
     kind = model.get("type", "BPE") if isinstance(model, dict) else None
     if kind not in ("BPE", "WordPiece"):
         raise ModelFileError(
@@ -49,7 +49,7 @@ def tokenizer_keys(folder: Path, vocabulary: int, line_pieces: bool = False) -> 
     if kind == "WordPiece":
         keys += _word_pieces(tokenizer, vocabulary)
     elif letters:
-        keys += _byte_pairs(path, model, merges)
+        keys += _byte_pairs(path, model, merges, description.get("added_tokens") or [])
     else:
         keys += _line_pieces(merges) if line_pieces else _pieces(tokenizer, merges, vocabulary)
     _check(path, tokenizer, keys)
@@ -66,32 +66,38 @@ def _words(tokenizer: Tokenizer, count: int) -> Iterator[Key]:
 
 
 def _special_tokens(tokenizer: Tokenizer) -> Iterator[Key]:
-    for name, token in (("bos", tokenizer.bos_id), ("eos", tokenizer.eos_id)):
+    # the token after a whole text has no other name in GGUF files; in folders it may differ (Qwen3-Embedding)
+    last = tokenizer.eos_id if tokenizer.closing_id is None else tokenizer.closing_id
+    for name, token in (("bos", tokenizer.bos_id), ("eos", last)):
         if token is not None:
             yield Key(f"tokenizer.ggml.{name}_token_id", token, UINT32)
-    others = sorted(tokenizer.stop_ids - {tokenizer.eos_id} - tokenizer.vocabulary.ends())
+    others = sorted(tokenizer.stop_ids - {last} - tokenizer.vocabulary.ends())
     for name, token in zip(("eot", "eom"), others, strict=False):  # GGUF files name no more
         yield Key(f"tokenizer.ggml.{name}_token_id", token, UINT32)
     yield Key("tokenizer.ggml.add_bos_token", tokenizer.add_bos, BOOL)
-    if tokenizer.closing_id is not None:  # GGUF files have no other name for it
+    if tokenizer.closing_id is not None:
         yield Key("tokenizer.ggml.add_eos_token", True, BOOL)
 
 
-def _byte_pairs(path: Path, model: dict[str, Any], merges: list[tuple[str, ...]]) -> Iterator[Key]:
+def _byte_pairs(
+    path: Path, model: dict[str, Any], merges: list[tuple[str, ...]], added: list[dict[str, Any]]
+) -> Iterator[Key]:
     yield Key("tokenizer.ggml.model", "gpt2", STRING)
-    yield Key("tokenizer.ggml.pre", _pre_tokenizer(path, bool(model.get("ignore_merges"))), STRING)
+    yield Key("tokenizer.ggml.pre", _pre_tokenizer(path, model, added), STRING)
     yield Key("tokenizer.ggml.merges", [" ".join(pair) for pair in merges], (*ARRAY, *STRING))
 
 
-def _pre_tokenizer(path: Path, whole_pieces: bool) -> str:
+def _pre_tokenizer(path: Path, model: dict[str, Any], added: list[dict[str, Any]]) -> str:
     """The name of the pre-tokenizer that splits texts as the folder's does."""
     from tokenizers import Tokenizer as Whole
 
     own = Whole.from_file(str(path)).pre_tokenizer
+    traits = (bool(model.get("ignore_merges")), {each["content"] for each in added if each.get("lstrip")})
     if own is not None:
         for name, known in PRE_TOKENIZERS.items():
             built = known.build()
-            if known.whole_pieces == whole_pieces and all(cut(own, t) == cut(built, t) for t in PROBES):
+            found = (known.whole_pieces, {known.strip_before} - {None})
+            if found == traits and all(cut(own, t) == cut(built, t) for t in PROBES):
                 return name
     expected = f"one that splits texts like one of {', '.join(PRE_TOKENIZERS)}"
     raise ModelFileError(path, "pre_tokenizer", "splits texts in an unknown way", expected)
@@ -153,6 +159,9 @@ def _check(path: Path, tokenizer: Tokenizer, keys: list[Key]) -> None:
         if before != after:
             found = f"would give {text[:40]!r} other ids in a GGUF file"
             raise ModelFileError(path, "the tokenizer", found, "the same ids")
+    if tokenizer.closing_id != converted.closing_id:
+        found = f"is {tokenizer.closing_id}, and would be {converted.closing_id} in a GGUF file"
+        raise ModelFileError(path, "the token after a text", found, "the same")
     if not tokenizer.stop_ids <= converted.stop_ids:
         lost = sorted(tokenizer.stop_ids - converted.stop_ids)
         raise ModelFileError(

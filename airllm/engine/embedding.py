@@ -30,12 +30,11 @@ class NoEmbeddings(ValueError):
 
 
 class NoGeneration(ValueError):
-    """The model is an encoder: it makes vectors of texts and does not write."""
+    """The model makes vectors of texts and does not write: an encoder, or a decoder without its output."""
 
-    def __init__(self, name: str):
-        super().__init__(
-            f"{name} is an encoder, which makes vectors of texts and does not generate: use embed"
-        )
+    def __init__(self, name: str, encoder: bool = True):
+        kind = "is an encoder, which" if encoder else "has no output matrix: it"
+        super().__init__(f"{name} {kind} makes vectors of texts and does not generate: use embed")
 
 
 def cut_text(tokens: list[int], most: int, closing: int | None) -> list[int]:

@@ -125,7 +125,7 @@ class TextGenerator:
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer, opened on first use."""
         with require_extra("models"):
-            return open_tokenizer(self.path)
+            return open_tokenizer(self.path, self.model.config.vocabulary)
 
     def stream(self, prompt: Prompt, request: Request, name: str = "prompt") -> Iterator[str]:
         """Yield the text after a prompt in pieces, each as soon as it is final.
@@ -182,8 +182,8 @@ class TextGenerator:
         """Raise ValueError for no tokens or an unknown id, ContextFull for too many. `name` denotes the
         prompt in the message.
         """
-        if self.model.config.encoding:
-            raise NoGeneration(str(self.path))
+        if not self.model.config.generates:
+            raise NoGeneration(str(self.path), self.model.config.encoding is not None)
         if not tokens:
             raise ValueError(f"{name} has no tokens, expected one or more: this model begins without any")
         vocabulary = len(self.tokenizer)

@@ -71,8 +71,9 @@ def lines(path: Path) -> Iterator[str]:
         yield from _published(weights)
         yield from _format_lines(_formats(weights))
         yield from _memory(NamedTensors(weights, config))
-        if config.encoding:
-            yield "Generation:  none, it is an encoder: airllm embed makes vectors of texts"
+        if not config.generates:
+            kind = "it is an encoder" if config.encoding else "there is no output matrix"
+            yield f"Generation:  none, {kind}: airllm embed makes vectors of texts"
         else:
             yield f"Sampling:    {as_text(recommended_by(weights)) or 'the model recommends nothing'}"
     yield from _backend(path, config)
@@ -91,7 +92,7 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     if not found.speeds and speeds and (faster := fastest(speeds)) != found.name:
         times = speeds[faster].tokens_per_second / max(speeds[found.name].tokens_per_second, 1e-9)
         yield f"  {faster} makes {rate(times)} times as many tokens: backend auto takes the fastest"
-    if config.encoding:
+    if not config.generates:
         return
     ops = KernelBackend(found.name)
     yield f"Decode:      {_decode(ops, config)}"
@@ -131,7 +132,7 @@ def _architecture(c: ModelConfig) -> Iterator[str]:
         shared = f", and one of {c.shared_expert} for all" if c.shared_expert else ""
         yield f"Experts:     {moe}{shared}, in {sum(c.moe_layers)} layers"
     yield f"Feed-forward:{c.feed_forward:>5}, {c.activation}"
-    tied = c.tied_embeddings and not c.encoding
+    tied = c.tied_embeddings and c.generates
     yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if tied else ''}"
     used = f"; {CONTEXT} unless you ask for more with --context" if c.trained_context > CONTEXT else ""
     yield f"Context:     {c.trained_context} tokens{used}"

@@ -118,7 +118,7 @@ class OpenedEngine:
     def _draft_model(self, draft: Model) -> DraftModel:
         """The opened draft model, ready to follow this engine's sequences."""
         path = draft.weights.path
-        vocabulary = shared_vocabulary(self.tokenizer, open_tokenizer(path), path)
+        vocabulary = shared_vocabulary(self.tokenizer, open_tokenizer(path, draft.config.vocabulary), path)
         caches = CacheFactory(draft.config, min(self.context, draft.residency.context), CACHE_DTYPE)
         share = draft.weight_bytes / self.model.weight_bytes
         return DraftModel(draft, PromptCache(caches.new).take, vocabulary, share)
@@ -161,12 +161,12 @@ class OpenedEngine:
 
     @property
     def generates(self) -> bool:
-        """Whether the model writes texts. An encoder only makes vectors of them."""
-        return self.config.encoding is None
+        """Whether the model writes texts. An encoder, or a decoder without its output, only makes vectors."""
+        return self.config.generates
 
     def _require_generation(self) -> None:
         if not self.generates:
-            raise NoGeneration(str(self.path))
+            raise NoGeneration(str(self.path), self.config.encoding is not None)
 
     @property
     def adapters(self) -> dict[str, float]:

@@ -74,8 +74,9 @@ def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) 
     Ops are called and timed one by one, also if the backend could run whole layers in one call. ValueError if
     the tokens do not fit into the engine's context.
     """
-    if engine.model.config.encoding:
-        raise ValueError("profile: the model is an encoder, expected one that generates text")
+    if not engine.model.config.generates:
+        kind = "is an encoder" if engine.model.config.encoding else "has no output matrix"
+        raise ValueError(f"profile: the model {kind}, expected one that generates text")
     for name, value in {"rows": rows, "passes": passes, "context": context}.items():
         if value < (0 if name == "context" else 1):
             raise ValueError(

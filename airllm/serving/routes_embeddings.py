@@ -31,7 +31,7 @@ async def embeddings(request: Request) -> ASGIApp:
     _check(service, asked)
     batch = await service.prompts.call(partial(_tokens, service, asked))
     vectors: list[np.ndarray] = []
-    for some in _parts(batch, 0 if service.engine.generates else _TOGETHER):
+    for some in _parts(batch, _TOGETHER if service.engine.config.encoding else 0):
         vectors += list(await service.thread.run(partial(service.engine.embed_tokens, some)))
     data = [Embedding(_written(each, asked), i) for i, each in enumerate(vectors)]
     count = sum(map(len, batch))

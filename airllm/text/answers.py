@@ -19,7 +19,12 @@ from airllm.text.tools.bare_reader import BareCallReader
 from airllm.text.tools.definitions import Tool, choose_tools, read_tools
 from airllm.text.tools.formats import HARMONY, HERMES, ToolFormat, format_of
 from airllm.text.tools.grammar import AnswerForm, Arguments, Document, answer_grammar, control_tokens
-from airllm.text.tools.prompting import described_in_messages, with_parsed_arguments, with_written_calls
+from airllm.text.tools.prompting import (
+    described_in_messages,
+    with_parsed_arguments,
+    with_written_calls,
+    with_written_results,
+)
 from airllm.text.tools.python_formats import PythonFormat, python_format_of, python_value_of
 from airllm.text.tools.python_reader import PythonCallReader
 from airllm.text.tools.reader import CallDelta, Delta, ToolCallReader
@@ -120,9 +125,20 @@ class AnswerFormat:
         ChatTemplateError if the template rejects the messages.
         """
         known = read_tools(tools)
-        with_tools = self._with_tools if known and tool_choice != "none" else None
+        with_tools = self._template_for(known, tool_choice)
         parts = (known, tool_choice, parallel_tool_calls, response_format, template_values or {})
         return (with_tools or self)._plan(messages, *parts)
+
+    def _template_for(self, known: tuple[Tool, ...], tool_choice: Any) -> AnswerFormat | None:
+        """The form of the template for tools, if there is one and it can write what is asked for."""
+        other = self._with_tools
+        if other is None or not known or tool_choice == "none":
+            return None
+        return other if choose_tools(known, tool_choice).required or not other._only_calls else None
+
+    @property
+    def _only_calls(self) -> bool:
+        return self._known is not None and self._known.only_calls
 
     def _plan(
         self,
@@ -173,20 +189,24 @@ class AnswerFormat:
         self, messages: Messages, tools: tuple[Tool, ...], values: Mapping[str, Any], native: bool
     ) -> str:
         if native or not (tools or _has_calls(messages)):
-            definitions = [tool.definition() for tool in tools] or None
+            described = self._template.traits.needs_descriptions if tools else False
+            definitions = [tool.definition(described) for tool in tools] or None
             fitting = with_parsed_arguments(self._with_calls(messages))
-            return self._template.render(fitting, tools=definitions, **values)
+            return self._template.render_alone(fitting, tools=definitions, **values)
         in_its_form = self._own is None and self._shown is not None
         as_texts = not (in_its_form and self._template.traits.takes_calls_and_results)
-        described = described_in_messages(messages, tools, self.tool_format, as_texts)
-        return self._template.render(described, **values)
+        told = described_in_messages(messages, tools, self.tool_format, as_texts)
+        return self._template.render_alone(told, **values)
 
     def _with_calls(self, messages: Messages) -> Messages:
-        """The messages with calls as text if the template drops them, and the text has their form."""
-        format = self._own or self._known
+        """The messages with calls and results as text if the template drops them, and the text has their
+        form.
+        """
+        format, traits = self._own or self._known, self._template.traits
         if format is None or isinstance(format, (XmlFormat, BareFormat)) or not _has_calls(messages):
             return messages
-        return with_written_calls(messages, format) if self._template.traits.drops_calls else messages
+        written = with_written_calls(messages, format) if traits.drops_calls else messages
+        return with_written_results(written) if traits.drops_results else written
 
     def _document(self, schema: Any, parameter: str) -> Document:
         """The engine's document of a schema. Compiles it alone too, for an error that names its place."""

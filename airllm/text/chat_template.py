@@ -106,8 +106,17 @@ class ChatTemplate:
         `add_bos=False`: a template writes the bos token itself if the model needs one. Raises
         ChatTemplateError with the template's reason if it refuses these messages.
         """
-        if tools and self.with_tools:
-            return self.with_tools.render(messages, add_generation_prompt, tools, **variables)
+        chosen = self.with_tools if tools and self.with_tools else self
+        return chosen.render_alone(messages, add_generation_prompt, tools, **variables)
+
+    def render_alone(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """As `render`, by this template whether or not there are tools."""
         checked = [fit_message(message, self.traits) for message in _check_messages(messages)]
         given = {"tools": tools, **variables, "add_generation_prompt": add_generation_prompt}
         try:

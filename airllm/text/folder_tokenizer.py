@@ -11,14 +11,14 @@ from airllm.files.weight_file import ModelFileError, first_names, read_json
 from airllm.text import word_pieces
 from airllm.text.byte_pairs import package_errors
 from airllm.text.tokenizer import Encode, Tokenizer
-from airllm.text.vocabulary import Kind, Vocabulary, is_byte
+from airllm.text.vocabulary import SPACE, Kind, Vocabulary, is_byte
 
 
-def folder_tokenizer(folder: Path) -> Tokenizer:
+def folder_tokenizer(folder: Path, rows: int | None = None) -> Tokenizer:
     """The tokenizer of a folder with `tokenizer.json`, or BERT's with `vocab.txt`, run by the package
-    `tokenizers`.
+    `tokenizers`. `rows`: see `whole_tokenizer`.
     """
-    path, whole, description = whole_tokenizer(folder)
+    path, whole, description = whole_tokenizer(folder, rows)
     words = _types(description.get("model")) == {"WordPiece"}
     decoders = _types(description.get("decoder"))
     letters = "ByteLevel" in decoders
@@ -40,9 +40,10 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     )
 
 
-def whole_tokenizer(folder: Path) -> tuple[Path, Any, dict[str, Any]]:
-    """The file of a folder's tokenizer, the package's object for it, and its description as JSON. Raises
-    ModelFileError or OSError.
+def whole_tokenizer(folder: Path, rows: int | None = None) -> tuple[Path, Any, dict[str, Any]]:
+    """The file of a folder's tokenizer, the package's object for it, and its description as JSON. Without the
+    added tokens from `rows` on, for which the model has no rows: Gemma 3's models of text alone name one of
+    images. Raises ModelFileError or OSError.
     """
     from tokenizers import Tokenizer as Whole
 
@@ -53,11 +54,26 @@ def whole_tokenizer(folder: Path) -> tuple[Path, Any, dict[str, Any]]:
             whole = word_pieces.of_vocabulary_file(folder)
             return path, whole, json.loads(whole.to_str())
     description = read_json(path)
+    beyond = _leave_out(description, rows)
     with package_errors(path, "the tokenizer"):
-        whole = Whole.from_file(str(path))
+        whole = Whole.from_str(json.dumps(description)) if beyond else Whole.from_file(str(path))
         whole.no_padding()
         whole.no_truncation()
     return path, whole, description
+
+
+def _leave_out(description: dict[str, Any], rows: int | None) -> bool:
+    """Leave out the added tokens from `rows` on. Whether there were any."""
+    added = description.get("added_tokens")
+    if rows is None or not isinstance(added, list):
+        return False
+    description["added_tokens"] = [each for each in added if not _is_beyond(each, rows)]
+    return len(description["added_tokens"]) < len(added)
+
+
+def _is_beyond(added: Any, rows: int) -> bool:
+    token = added.get("id") if isinstance(added, dict) else None
+    return isinstance(token, int) and token >= rows
 
 
 def _types(part: Any) -> set[str]:
@@ -82,7 +98,9 @@ def _folder_vocabulary(
     for added in description.get("added_tokens") or ():
         if (i := ids.get(added["content"])) is not None:
             kinds[i] = Kind.CONTROL if added.get("special") else Kind.USER_DEFINED
-            texts[i] = added["content"]
+            plain = letters or words or kinds[i] == Kind.CONTROL
+            # Gemma 3 adds runs of spaces, which its decoder writes as such
+            texts[i] = added["content"] if plain else added["content"].replace(SPACE, " ")
     return Vocabulary(texts, kinds, letters)
 
 

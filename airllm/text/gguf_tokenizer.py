@@ -77,7 +77,7 @@ class _Keys:
         # llama.cpp writes the name of the separator with this error
         return self.token("seperator", count) if self.get("add_sep_token", bool, False) else None
 
-    def vocabulary(self, letters: bool) -> Vocabulary:
+    def vocabulary(self, letters: bool, strip_before: str | None = None) -> Vocabulary:
         texts = self.texts("tokens")
         kinds = self.numbers("token_type", len(texts))
         for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
@@ -86,7 +86,7 @@ class _Keys:
             if kind == Kind.USER_DEFINED and text in ENDS:
                 kinds[i] = int(Kind.CONTROL)  # what ends a text is no part of it
         name = str(self.metadata.get("general.name", "")).lower()
-        return Vocabulary(texts, kinds, letters, strip_after=strips_after_control(name))
+        return Vocabulary(texts, kinds, letters, strips_after_control(name), strip_before)
 
 
 def _byte_pairs(keys: _Keys) -> Tokenizer:
@@ -94,7 +94,8 @@ def _byte_pairs(keys: _Keys) -> Tokenizer:
     name = keys.get("pre", str, "default")
     if name not in PRE_TOKENIZERS:
         raise keys.error("pre", f"has value {name!r}", f"one of {', '.join(PRE_TOKENIZERS)}")
-    before, vocabulary = PRE_TOKENIZERS[name], keys.vocabulary(letters=True)
+    before = PRE_TOKENIZERS[name]
+    vocabulary = keys.vocabulary(letters=True, strip_before=before.strip_before)
     merge = _bpe_encoder(keys, vocabulary, before)
     return Tokenizer(
         vocabulary,

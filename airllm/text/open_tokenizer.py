@@ -11,10 +11,12 @@ from airllm.text.gguf_tokenizer import gguf_tokenizer
 from airllm.text.tokenizer import Tokenizer
 
 
-def open_tokenizer(path: str | PathLike[str]) -> Tokenizer:
-    """The tokenizer of a GGUF file or a Hugging Face folder. Raises ModelFileError or OSError."""
+def open_tokenizer(path: str | PathLike[str], rows: int | None = None) -> Tokenizer:
+    """The tokenizer of a GGUF file or a Hugging Face folder. `rows`: the model knows no more tokens; a folder
+    may add some. Raises ModelFileError or OSError.
+    """
     path = model_path(path)
     if path.is_dir():
-        return folder_tokenizer(path)
+        return folder_tokenizer(path, rows)
     with GgufFile(path) as file:
         return gguf_tokenizer(path, file.metadata)

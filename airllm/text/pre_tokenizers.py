@@ -43,12 +43,14 @@ _KIMI_K2 = r"\p{Han}+|" + _gpt4o(r"\p{N}{1,3}", f"{_SUFFIXES}?", r"&&[^\p{Han}]"
 @dataclass(frozen=True)
 class PreTokenizer:
     """Patterns. `whole_pieces`: a piece that is a token is not merged from parts. `add_bos`: a text starts
-    with the bos token unless the file says otherwise.
+    with the bos token unless the file says otherwise. `strip_before`: the token before which white space is
+    dropped.
     """
 
     patterns: tuple[str, ...]
     whole_pieces: bool = False
     add_bos: bool = False
+    strip_before: str | None = None
 
     def build(self) -> Any:
         """The pre-tokenizer of the package `tokenizers`. It writes the bytes of each piece as letters."""
@@ -62,9 +64,8 @@ class PreTokenizer:
 _BY_NAMES = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")),
-    "gpt-2 phi-2 mpt olmo exaone4 mellum modern-bert a.x-4.0 granite-docling trillion gigachat": PreTokenizer(
-        (_GPT2,)
-    ),
+    "gpt-2 phi-2 mpt olmo exaone4 mellum a.x-4.0 granite-docling trillion gigachat": PreTokenizer((_GPT2,)),
+    "modern-bert": PreTokenizer((_GPT2,), strip_before="[MASK]"),
     "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": PreTokenizer((r"\p{N}", _GPT2)),
     "llama-bpe llama3 llama-v3 lfm2 falcon3 falcon-h1 pixtral midm-2.0": PreTokenizer(
         (_gpt4(r"\p{N}{1,3}"),), whole_pieces=True, add_bos=True

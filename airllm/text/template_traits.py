@@ -41,6 +41,17 @@ class TemplateTraits:
         return _MARK in self._render(_USER, tools=[_tool(_MARK)])
 
     @cached_property
+    def needs_descriptions(self) -> bool:
+        """Whether the template fails on tools whose parameters have no description (Command R+)."""
+
+        def renders(**more: str) -> bool:
+            tool = _tool("f")
+            tool["function"]["parameters"]["properties"] = {"x": {"type": "string", **more}}
+            return bool(self._render(_USER, tools=[tool]))
+
+        return not renders() and renders(description="")
+
+    @cached_property
     def drops_calls(self) -> bool:
         """Whether the template writes no tool calls, but does not fail on them."""
         if self.takes_none or self.takes_calls_of_no_text:
@@ -50,11 +61,19 @@ class TemplateTraits:
     @cached_property
     def takes_calls_and_results(self) -> bool:
         """Whether the template writes calls after a text, and results of calls."""
-        answer = {"role": "assistant", "content": "x", "tool_calls": [_call(self.arguments({}), "f")]}
+        return self._shows_call("x", self.arguments(_ARGUMENTS)) and _MARK in self._render_result("x")
+
+    @cached_property
+    def drops_results(self) -> bool:
+        """Whether the template writes no results of calls, but does not fail on them."""
+        text = self._render_result("x") or self._render_result(None if self.takes_none else "")
+        return bool(text) and _MARK not in text
+
+    def _render_result(self, content: str | None) -> str:
+        answer = {"role": "assistant", "content": content, "tool_calls": [_call(self.arguments({}), "f")]}
         result = {"role": "tool", "content": _MARK, "name": "f", "tool_call_id": _ID}
-        return self._shows_call("x", self.arguments(_ARGUMENTS)) and _MARK in self._render(
-            _USER, answer, result
-        )
+        told = (_USER, answer, result)
+        return self._render(*told) or self._render(*told, tools=[_tool("f")])
 
     @cached_property
     def takes_none(self) -> bool:

@@ -30,17 +30,27 @@ ENDS = (
 # With one of these pairs, <|end|> ends only a part of a turn, such as the thoughts before an answer.
 PARTED = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 
+_WHITE = " \t\n\r\v\f"
 STRIP_NOTHING = ("<unk>", "<s>", "<|endoftext|>")
 
 
 class Vocabulary:
     """Texts and kinds of tokens. `letters`: normal tokens are bytes written as letters, as in GPT-2;
     otherwise they are SentencePiece's, with its character for a space and a token for each byte.
-    `strip_after`: white space after a special token is removed, except after those of STRIP_NOTHING.
+    `strip_after`: white space after a special token is removed, except after those of STRIP_NOTHING;
+    `strip_before`: white space before the token of this text is.
     """
 
-    def __init__(self, texts: Sequence[str], kinds: Sequence[int], letters: bool, strip_after: bool = False):
-        self.texts, self.kinds, self.letters, self.strip_after = texts, kinds, letters, strip_after
+    def __init__(
+        self,
+        texts: Sequence[str],
+        kinds: Sequence[int],
+        letters: bool,
+        strip_after: bool = False,
+        strip_before: str | None = None,
+    ):
+        self.texts, self.kinds, self.letters = texts, kinds, letters
+        self.strip_after, self._strip_before = strip_after, strip_before
         self.ids = {text: i for i, text in enumerate(texts)}
         split = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
         cut = [i for i, kind in enumerate(kinds) if kind in split and texts[i]]
@@ -85,11 +95,12 @@ class Vocabulary:
         strip = self.strip_after and word not in STRIP_NOTHING
         start, size = 0, len(text)
         while (at := text.find(word, start)) >= 0:
-            if at > start:
-                yield text[start:at]
+            before = text[start:at]
+            if before := before.rstrip(_WHITE) if word == self._strip_before else before:
+                yield before
             yield token
             start = at + len(word)
-            while strip and start < size and text[start] in " \t\n\r\v\f":
+            while strip and start < size and text[start] in _WHITE:
                 start += 1
         if start < size:
             yield text[start:]

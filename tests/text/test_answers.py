@@ -17,8 +17,10 @@ from airllm.text.grammar import GrammarError, Grammars
 from airllm.text.reasoning import ReasoningReader, ReasoningTags
 from airllm.text.tools.formats import (
     COHERE,
+    COMMAND_R,
     DEEPSEEK,
     DEEPSEEK_FENCED,
+    GRANITE,
     HERMES,
     HUNYUAN,
     KIMI,
@@ -34,6 +36,7 @@ from tests.support.models import speaking_model
 
 FORMATS = (
     HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE, HUNYUAN, NEMOTRON,
+    COMMAND_R, GRANITE,
 )  # fmt: skip
 THINK = ReasoningTags("<think>", "</think>")
 ARGUMENTS = ('{"city": "Rome"}', "{}", '{"a": {"b": "}\\"]{"}, "c": "\\\\"}', '{"x": "</tool_call>"}')
@@ -53,6 +56,8 @@ TEMPLATES = {
     COHERE: "{% if tools %}{{ tools | tojson }}<|START_ACTION|>{% endif %}" + TURNS,
     HUNYUAN: "{% if tools %}{{ tools | tojson }}<tool_calls>[{}]</tool_calls>{% endif %}" + TURNS,
     NEMOTRON: "{% if tools %}{{ tools | tojson }}<TOOLCALL>[{}]</TOOLCALL>{% endif %}" + TURNS,
+    GRANITE: "{% if tools %}<|start_of_role|>{{ tools | tojson }}Call by <|tool_call|>{% endif %}" + TURNS,
+    COMMAND_R: "{% if tools %}{{ tools | tojson }}Write 'Action:' and {\"tool_name\": x}{% endif %}" + TURNS,
     LLAMA: '{% if tools %}{{ tools | tojson }}{"name": x, "parameters": y}<|eot_id|>{% endif %}' + TURNS,
 }
 

@@ -12,6 +12,10 @@ from airllm.text.tools.reader import ToolCallReader
 from tests.support.models import speaking_model
 from tests.text.test_answers import QUESTION, TOOLS, read_in_pieces
 
+CALLS = [("weather", '{"city": "Rome"}'), ("now", "{}")]
+MADE = [{"function": {"name": name, "arguments": text}} for name, text in CALLS]
+TOLD = [{"role": "assistant", "content": "", "tool_calls": MADE}, {"role": "tool", "content": "5"}]
+
 
 @pytest.fixture
 def answers(tmp_path):
@@ -32,15 +36,12 @@ def test_calls_of_hunyuan_are_rendered_by_its_template_and_read_again(answers):
         "{{ content + '<tool_calls>' + ns.calls + '</tool_calls>' }}{% else %}{{ content }}{% endif %};"
         "{% endfor %}"
     )
-    calls = [("weather", '{"city": "Rome"}'), ("now", "{}")]
-    made = [{"function": {"name": name, "arguments": text}} for name, text in calls]
-    told = [{"role": "assistant", "content": "", "tool_calls": made}, {"role": "tool", "content": "5"}]
     found = answers(template)
     assert found.tool_format is HUNYUAN
-    prompt = found.plan([*QUESTION, *told], tools=TOOLS).prompt
-    assert prompt.endswith(f"How are you?;{HUNYUAN.write(calls)};<tool_response>5</tool_response>;")
+    prompt = found.plan([*QUESTION, *TOLD], tools=TOOLS).prompt
+    assert prompt.endswith(f"How are you?;{HUNYUAN.write(CALLS)};<tool_response>5</tool_response>;")
     text = prompt.split(";")[1]
-    assert read_in_pieces(AnswerReader(None, ToolCallReader(HUNYUAN)), [*text]) == ("", "", calls)
+    assert read_in_pieces(AnswerReader(None, ToolCallReader(HUNYUAN)), [*text]) == ("", "", CALLS)
 
 
 def test_calls_of_nemotron_nano_are_rendered_and_read_and_a_word_turns_thoughts_off(answers):
@@ -58,15 +59,12 @@ def test_calls_of_nemotron_nano_are_rendered_and_read_and_a_word_turns_thoughts_
         "{% else %}{{ m.content.replace('/no_think', '') }}{% endif %}{% endfor %};"
         "{{ '<think>\n' if ns.think else '<think></think>' }}"
     )
-    calls = [("weather", '{"city": "Rome"}'), ("now", "{}")]
-    made = [{"function": {"name": name, "arguments": text}} for name, text in calls]
-    told = [{"role": "assistant", "content": "", "tool_calls": made}, {"role": "tool", "content": "5"}]
     found = answers(template)
     assert found.tool_format is NEMOTRON
-    plan = found.plan([*QUESTION, *told], tools=TOOLS)
+    plan = found.plan([*QUESTION, *TOLD], tools=TOOLS)
     *_, text, _, end = plan.prompt.split(";")
-    assert (text, end) == (NEMOTRON.write(calls), "<think>\n")
-    assert read_in_pieces(plan.new_reader(), [*f"Hm.\n</think>\n\n{text}"]) == ("", "Hm.", calls)
+    assert (text, end) == (NEMOTRON.write(CALLS), "<think>\n")
+    assert read_in_pieces(plan.new_reader(), [*f"Hm.\n</think>\n\n{text}"]) == ("", "Hm.", CALLS)
     plan = found.plan([{"role": "system", "content": "/no_think"}, *QUESTION], tools=TOOLS)
     assert plan.prompt.endswith(";<think></think>")
-    assert read_in_pieces(plan.new_reader(), [*text]) == ("", "", calls)
+    assert read_in_pieces(plan.new_reader(), [*text]) == ("", "", CALLS)

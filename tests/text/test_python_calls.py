@@ -7,7 +7,6 @@ import json
 import keyword
 from pathlib import Path
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +19,8 @@ from airllm.text.tools.python_formats import LFM2, python_format_of, python_valu
 from airllm.text.tools.python_reader import PythonCallReader
 from airllm.text.tools.values import value_of
 from tests.support.engines import random_texts
-from tests.support.engines.random_texts import generate
 from tests.text.test_answers import QUESTION, cuts, read_in_pieces
-from tests.text.test_bare_calls import tokenizer_with
+from tests.text.test_bare_calls import tokenizer_with, tools_with
 
 BEGIN, END = "<|tool_call_start|>", "<|tool_call_end|>"
 SCHEMA = {
@@ -38,11 +36,7 @@ SCHEMA = {
     },
     "required": ["city", "days"],
 }
-TOOLS = [
-    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
-    {"type": "function", "function": {"name": "now", "description": None}},
-    {"type": "function", "function": {"name": "any_2", "strict": False, "parameters": SCHEMA}},
-]
+TOOLS = tools_with(SCHEMA)
 ARGUMENTS = {
     "city": 'New\n"York" {,}\\ \'\t)]<|tool_call_end|>', "days": 3, "now": True, "unit": None,
     "parts": ["a", "]}", ""], "at": {"y": -1.5, "x": None}, "more": [False, {"b c": "d"}, []],
@@ -53,6 +47,12 @@ WRITTEN = (
     r"""parts=["a", "]}", ""], at={"y": -1.5, "x": None}, more=[False, {"b c": "d"}, []]), now(), """
     r"""any_2(a=[True, {"b": "c"}, []], d=-2)]""" + END
 )
+ENFORCED = WRITTEN.replace('<|tool_call_end|>", days', '", days')  # a control token is no text
+OTHER = ENFORCED.replace("unit=None", 'unit="C"').replace('"]}"', "'\"'").replace("None}", "null}")
+WRONG = (("weather", "train"), ("days=3", "days=-3"), ("days=3", "hours=3"), (", days=3", ""),
+         ("now=True", "now=1"), ("unit=None", 'unit="K"'), ('"x": None', '"x": "1"'),
+         ('y": -1.5', "y\": '1'"))  # fmt: skip
+NO_CALLS = (f"{BEGIN}nothing", BEGIN, "a <|tool_call_st", "f()", f"{BEGIN}[f]")
 # Templates like LFM2's, which drops calls, and like LFM2.5's, which writes them; both keep results.
 DROPPING = (
     "{% if tools %}List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>\n{% endif %}"
@@ -86,24 +86,8 @@ def test_templates_show_the_form():
     assert python_format_of("<tool_call>") is None
 
 
-def test_calls_are_written_in_python_and_read_in_any_pieces():
+def test_calls_are_written_in_python():
     assert as_written(CALLS) == WRITTEN
-    whole = f"Let me see.\n\n{WRITTEN}\n"
-    text, calls = read(whole)
-    assert (text, as_objects(calls)) == ("Let me see.", CALLS)
-    assert read(whole, [*whole, ""]) == (text, calls)
-    for at in range(1, len(whole), 7):
-        assert read(whole, cuts(whole, [at, 2 * at, at * at])) == (text, calls)
-
-
-def test_calls_that_are_cut_off_have_a_beginning_of_the_arguments():
-    _, all_calls = read(WRITTEN)
-    for end in range(len(WRITTEN)):
-        text, calls = read(WRITTEN[:end])
-        if not calls:
-            assert text == WRITTEN[:end]
-        for (name, begun), (full_name, full) in zip(calls, all_calls, strict=False):
-            assert name == full_name and full.startswith(begun)
 
 
 LETTERS = st.one_of(
@@ -153,11 +137,6 @@ def test_what_models_write_otherwise_is_read(text, arguments):
         assert (found, as_objects(calls)) == ("", [("f", arguments)])
 
 
-@pytest.mark.parametrize("text", (f"{BEGIN}nothing", BEGIN, "a <|tool_call_st", "f()", f"{BEGIN}[f]"))
-def test_what_is_no_call_is_text(text):
-    assert read(text) == (text, [])
-
-
 # ------------------------------------------------------------------------------------------------ grammars
 
 
@@ -175,46 +154,6 @@ def answers(tokenizer):
 
 def allowed(new, tokenizer, text: str) -> int | None:
     return random_texts.allowed(new, tokenizer, text, special=True)
-
-
-def test_the_template_gets_the_tools_and_only_valid_calls_are_allowed(answers, tokenizer):
-    plan = answers.plan(QUESTION, tools=TOOLS)
-    assert '<|tool_list_start|>[{"type"' in plan.prompt and "You can call" not in plan.prompt
-    written = WRITTEN.replace('<|tool_call_end|>", days', '", days')  # a control token is no text
-    for text in (written, f"Let me see.\n{written}", "No [tool](url).", as_written(CALLS[1:])):
-        assert allowed(plan.new_constraint, tokenizer, text) is None, text
-    for old, new in (("weather", "train"), ("days=3", "days=-3"), ("days=3", "hours=3"), (", days=3", ""),
-                     ("now=True", "now=1"), ("unit=None", 'unit="K"'), ('"x": None', '"x": "1"'),
-                     ("y\": -1.5", "y\": '1'")):  # fmt: skip
-        assert (
-            old in written and allowed(plan.new_constraint, tokenizer, written.replace(old, new)) is not None
-        )
-    other = written.replace("unit=None", 'unit="C"').replace('"]}"', "'\"'").replace("None}", "null}")
-    assert allowed(plan.new_constraint, tokenizer, other) is None
-    single = answers.plan(QUESTION, tools=TOOLS, parallel_tool_calls=False)
-    assert allowed(single.new_constraint, tokenizer, written) is not None
-    _, _, calls = read_in_pieces(plan.new_reader(), [written])
-    assert [name for name, _ in calls] == [name for name, _ in CALLS]
-
-
-def test_required_calls_are_valid(answers, tokenizer):
-    schema = {
-        "type": "object",
-        "properties": {"unit": {"type": ["string", "null"]}, "now": {"type": "boolean", "enum": [True]},
-                       "at": {"type": "array", "items": {"type": "integer", "enum": [1, 2]}}},
-        "required": ["now"],
-    }  # fmt: skip
-    tool = {"type": "function", "function": {"name": "unit", "parameters": schema}}
-    plan = answers.plan(QUESTION, tools=[tool], tool_choice="required", parallel_tool_calls=False)
-    assert allowed(plan.new_constraint, tokenizer, "No.") == 0
-    found = 0
-    for seed in range(6):
-        if text := generate(plan.new_constraint, tokenizer, seed, 400):
-            left, _, ((name, arguments),) = read_in_pieces(plan.new_reader(), [text])
-            assert (left, name) == ("", "unit")
-            jsonschema.validate(json.loads(arguments), schema)
-            found += 1
-    assert found
 
 
 def test_calls_in_the_history_are_as_the_model_writes_them(answers, tokenizer):

@@ -83,7 +83,10 @@ def test_texts_are_cut_as_the_makers_do(name):
 def test_texts_tell_the_pre_tokenizers_apart():
     """Those of the conversion of folders, so that no folder gets another's name. A bos token is a key."""
     kinds = list(dict.fromkeys(replace(kind, add_bos=False) for kind in PRE_TOKENIZERS.values()))
-    found = [(kind.whole_pieces, *(str(cut(kind.build(), text)) for text in PROBES)) for kind in kinds]
+    found = [
+        (kind.whole_pieces, kind.strip_before, *(str(cut(kind.build(), text)) for text in PROBES))
+        for kind in kinds
+    ]
     assert len(set(found)) == len(kinds)
 
 

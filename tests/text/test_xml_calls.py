@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from airllm.text.answers import AnswerFormat, AnswerReader
@@ -22,9 +21,9 @@ from airllm.text.tools.xml_formats import (
     xml_format_of,
 )
 from airllm.text.tools.xml_reader import XmlCallReader
-from tests.support.engines.random_texts import allowed, generate
+from tests.support.engines.random_texts import allowed
 from tests.support.models import speaking_model
-from tests.text.test_answers import QUESTION, TURNS, cuts, read_in_pieces
+from tests.text.test_answers import QUESTION, TURNS, read_in_pieces
 
 FORMATS = (QWEN_XML, SEED_XML, GLM_XML, GLM47_XML, MINIMAX_XML, DSML)
 SCHEMA = {
@@ -66,6 +65,7 @@ WRITTEN = {
     '<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
 }  # fmt: skip
 CALLS = [("weather", {"city": "New\nYork <b>", "days": 3, "parts": ["a", "}"]}), ("now", {})]
+NO_CALLS = {QWEN_XML: ("<tool_call>\nnothing", "<tool_call>", "a <tool_call", '<tool_call>{"name": "f"}')}
 TEMPLATES = {
     format: "{% if tools %}{{ tools | tojson }}" + text + "{% endif %}" + TURNS
     for format, text in WRITTEN.items()
@@ -75,32 +75,6 @@ TEMPLATES = {
 def read(format: XmlFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     text, _, calls = read_in_pieces(AnswerReader(None, XmlCallReader(format, SCHEMAS)), pieces)
     return text, calls
-
-
-def as_objects(calls: list[tuple[str, str]]) -> list[tuple[str, object]]:
-    return [(name, json.loads(arguments)) for name, arguments in calls]
-
-
-@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
-def test_calls_of_models_are_read_in_any_pieces(format):
-    whole = f"Let me see.\n\n{WRITTEN[format]}\n"
-    text, calls = read(format, [whole])
-    assert (text, as_objects(calls)) == ("Let me see.", CALLS)
-    assert read(format, [*whole, ""]) == (text, calls)
-    for at in range(1, len(whole), 7):
-        assert read(format, cuts(whole, [at, 2 * at, at * at])) == (text, calls)
-
-
-@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
-def test_calls_that_are_cut_off_have_a_beginning_of_the_arguments(format):
-    _, (first, second) = read(format, [WRITTEN[format]])
-    for end in range(len(WRITTEN[format])):
-        text, calls = read(format, [WRITTEN[format][:end]])
-        if not calls:
-            assert text == WRITTEN[format][:end]
-            continue
-        assert calls[0][0] == "weather" and first[1].startswith(calls[0][1])
-        assert len(calls) == 1 or second[1].startswith(calls[1][1])
 
 
 @pytest.mark.parametrize(
@@ -116,13 +90,6 @@ def test_calls_that_are_cut_off_have_a_beginning_of_the_arguments(format):
 )  # fmt: skip
 def test_white_space_may_be_missing(format, text):
     assert read(format, [text]) == ("", [("f", '{"a": 1}')])
-
-
-@pytest.mark.parametrize(
-    "text", ("<tool_call>\nnothing", "<tool_call>", "a <tool_call", '<tool_call>{"name": "f"}')
-)
-def test_what_is_no_call_is_text(text):
-    assert read(QWEN_XML, [text]) == (text, [])
 
 
 def test_the_schema_says_what_is_a_text():
@@ -175,49 +142,6 @@ def tokenizer(tmp_path_factory):
 def answers(tokenizer):
     grammars = Grammars(tokenizer)
     return lambda template: AnswerFormat(tokenizer, ChatTemplate(template, Path("model")), grammars)
-
-
-@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
-def test_the_template_gets_the_tools_and_its_own_form_is_allowed(format, answers, tokenizer):
-    plan = answers(TEMPLATES[format]).plan(QUESTION, tools=TOOLS)
-    assert '"name": "weather"' in plan.prompt and "You can call these functions" not in plan.prompt
-    written = WRITTEN[format]
-    assert allowed(plan.new_constraint, tokenizer, written) is None
-    assert allowed(plan.new_constraint, tokenizer, f"Let me see.\n{written}") is None
-    assert allowed(plan.new_constraint, tokenizer, "No <b>tool</b>.") is None
-    for wrong in (
-        written.replace("weather", "train"),
-        written.replace("3", '"x"'),
-        written.replace("days", "hours"),
-    ):
-        assert allowed(plan.new_constraint, tokenizer, wrong) is not None
-    single = answers(TEMPLATES[format]).plan(QUESTION, tools=TOOLS, parallel_tool_calls=False)
-    assert allowed(single.new_constraint, tokenizer, written) is not None
-    _, _, calls = read_in_pieces(plan.new_reader(), [written])
-    assert as_objects(calls) == CALLS
-
-
-@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
-def test_required_calls_are_valid(format, answers, tokenizer):
-    schema = {
-        "type": "object",
-        "properties": {"unit": {"type": "string", "enum": ["C", "F"]}, "now": {"type": "boolean"},
-                       "at": {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2}},
-        "required": ["now"],
-    }  # fmt: skip
-    tool = {"type": "function", "function": {"name": "unit", "parameters": schema}}
-    options = {"tools": [tool, *TOOLS], "parallel_tool_calls": False}
-    choice = {"type": "function", "function": {"name": "unit"}}
-    plan = answers(TEMPLATES[format]).plan(QUESTION, tool_choice=choice, **options)
-    assert allowed(plan.new_constraint, tokenizer, "No.") == 0
-    found = 0
-    for seed in range(6):
-        if text := generate(plan.new_constraint, tokenizer, seed, 400):
-            left, _, ((name, arguments),) = read_in_pieces(plan.new_reader(), [text])
-            assert (left, name) == ("", "unit")
-            jsonschema.validate(json.loads(arguments), schema)
-            found += 1
-    assert found
 
 
 @pytest.mark.parametrize(

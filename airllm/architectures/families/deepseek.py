@@ -5,7 +5,7 @@ have latent attention, dense first layers, many small experts, and shared expert
 from functools import partial
 from typing import Any
 
-from airllm.architectures.declaration import Architecture, Biases, Rotary, Tiny
+from airllm.architectures.declaration import EXPERT_GROUPS, Architecture, Biases, Rotary, Tiny
 from airllm.architectures.latent import LATENT_KEYS
 from airllm.architectures.values import Values
 
@@ -32,6 +32,15 @@ TINY_LATENT = {
     "moe_intermediate_size": 32,
     "n_shared_experts": 1,
     "rope_parameters": TINY_YARN,
+}
+TINY_LATENT_GROUPS = {
+    **TINY_LATENT,
+    "q_lora_rank": 32,
+    "v_head_dim": 64,
+    "kv_lora_rank": 32,
+    "n_routed_experts": 8,
+    "n_group": 4,
+    "topk_group": 2,
 }
 
 
@@ -68,10 +77,7 @@ DEEPSEEK2 = Architecture(
         "value_dim",
         "shared_experts",
         "dense_layers",
-        "expert_scores",
-        "expert_scale",
-        "expert_groups",
-        "expert_groups_used",
+        *EXPERT_GROUPS,
         "expert_group_best",
     ),
     keys={
@@ -122,13 +128,7 @@ DEEPSEEK3 = DEEPSEEK2.but(
     tiny={
         "deepseek_v3": Tiny(
             {
-                **TINY_LATENT,
-                "q_lora_rank": 32,
-                "v_head_dim": 64,
-                "kv_lora_rank": 32,
-                "n_routed_experts": 8,
-                "n_group": 4,
-                "topk_group": 2,
+                **TINY_LATENT_GROUPS,
                 "routed_scaling_factor": 2.5,
             }
         ),

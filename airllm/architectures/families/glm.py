@@ -4,7 +4,7 @@ among the best groups, shared experts without a gate. GLM-4.7-Flash has the late
 
 from typing import Any
 
-from airllm.architectures.declaration import Architecture, Biases, Norms, Rotary, Tiny
+from airllm.architectures.declaration import EXPERT_GROUPS, Architecture, Biases, Norms, Rotary, Tiny
 from airllm.architectures.families.deepseek import DEEPSEEK3, TINY_LATENT
 from airllm.architectures.values import Values
 
@@ -37,10 +37,7 @@ GLM4_MOE = Architecture(
     numbers=(
         "shared_experts",
         "dense_layers",
-        "expert_scores",
-        "expert_scale",
-        "expert_groups",
-        "expert_groups_used",
+        *EXPERT_GROUPS,
     ),
     keys={"dense_layers": {"folder": "first_k_dense_replace"}},
     defaults={"expert_scores": "sigmoid"},

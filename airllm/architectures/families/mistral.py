@@ -5,17 +5,12 @@ are "llama" in GGUF files; the last has the latent attention of DeepSeek-V3.
 from dataclasses import replace
 
 from airllm.architectures.declaration import Biases, Rotary, Stacks, Tiny, Window
-from airllm.architectures.families.deepseek import DEEPSEEK3, TINY_LATENT, all_but_first
+from airllm.architectures.families.deepseek import DEEPSEEK3, TINY_LATENT_GROUPS, TINY_YARN, all_but_first
 from airllm.architectures.families.llama import LLAMA
 from airllm.architectures.values import every_layer
 
 _YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 100.0,
-    "factor": 4.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "original_max_position_embeddings": 16,
+    **TINY_YARN,
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.5,
@@ -132,15 +127,9 @@ MISTRAL4 = DEEPSEEK3.but(
         "mistral_small4": Tiny(
             {
                 "text_config": {
-                    **TINY_LATENT,
+                    **TINY_LATENT_GROUPS,
                     "model_type": "mistral4",
                     "first_k_dense_replace": 0,
-                    "q_lora_rank": 32,
-                    "v_head_dim": 64,
-                    "kv_lora_rank": 32,
-                    "n_routed_experts": 8,
-                    "n_group": 4,
-                    "topk_group": 2,
                     "rope_parameters": _YARN,
                 },
                 "vision_config": _PIXTRAL,

@@ -8,7 +8,7 @@ Steps of Mamba-2 have no limits, as config.json says by `time_step_limit`, and a
 from functools import partial
 from typing import Any
 
-from airllm.architectures.declaration import Architecture, Biases, Rotary, Tiny
+from airllm.architectures.declaration import EXPERT_GROUPS, Architecture, Biases, Rotary, Tiny
 from airllm.architectures.model_config import FEED_FORWARD, MIXER
 from airllm.architectures.recurrent import Mamba2
 from airllm.architectures.values import MOST_LAYERS, Values
@@ -154,10 +154,7 @@ NEMOTRON_H_MOE = NEMOTRON_H.but(
         "shared_experts",
         "shared_expert",
         "expert_latent",
-        "expert_scores",
-        "expert_scale",
-        "expert_groups",
-        "expert_groups_used",
+        *EXPERT_GROUPS,
     ),
     keys={
         "feed_forward": {"check": _width},

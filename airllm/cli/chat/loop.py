@@ -28,7 +28,7 @@ def converse(
     `words` rewrites a message of the library in terms of the command line's options.
     """
     if not engine.generates:
-        raise Refused(str(NoGeneration(str(engine.path))))
+        raise Refused(str(NoGeneration(str(engine.path), engine.config.encoding is not None)))
     if engine.chat_template is None:
         raise Refused(f"{engine.path} has no chat template: use generate")
     talk = Talk(engine, system, settings, quiet)

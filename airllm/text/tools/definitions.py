@@ -29,10 +29,18 @@ class Tool:
         """Whether the schema is enforced, not only that the arguments are an object."""
         return self.enforced is not _ANY_OBJECT
 
-    def definition(self) -> dict[str, Any]:
-        """The tool as chat templates expect it."""
-        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+    def definition(self, described: bool = False) -> dict[str, Any]:
+        """The tool as chat templates expect it. `described`: each parameter has a description, if only ""."""
+        parameters = dict(self.parameters)
+        properties = parameters.get("properties")
+        if described and isinstance(properties, Mapping):
+            parameters["properties"] = {name: _described(each) for name, each in properties.items()}
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
+
+
+def _described(schema: Any) -> Any:
+    return {"description": "", **schema} if isinstance(schema, Mapping) else schema
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class ToolFormat:
     without spaces. A model may write white space where these have some. NUMBER in `call` or `middle` is the
     number of the call. The group "id" of `head` and `next`, if any, is a call's id. `around_text`: control
     tokens that a model may write around a text that is no call; they are not shown. `spaced`: a space may
-    follow a control token.
+    follow a control token. `only_calls`: the template asks for calls and leaves no way to answer by a text.
     """
 
     name: str
@@ -45,6 +45,7 @@ class ToolFormat:
     short_ids: bool = False
     around_text: tuple[str, ...] = ()
     spaced: bool = True
+    only_calls: bool = False
 
     def new_id(self) -> str:
         """An id for a call. Some templates accept only ids of nine letters and digits."""
@@ -52,11 +53,11 @@ class ToolFormat:
             return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
 
-    def write(self, calls: list[tuple[str, str]]) -> str:
-        """Calls, as names and arguments in JSON, as a model writes them."""
+    def write(self, calls: list[tuple[str, str]], first: int = 0) -> str:
+        """Calls, as names and arguments in JSON, as a model writes them. `first`: the number of the first."""
         texts = [
             f"{self.call}{name}{self.middle}".replace(NUMBER, str(number)) + arguments + self.after
-            for number, (name, arguments) in enumerate(calls)
+            for number, (name, arguments) in enumerate(calls, first)
         ]
         return f"{self.first}{(self.between or '').join(texts)}{self.last}"
 
@@ -69,12 +70,20 @@ HERMES = ToolFormat(
     tail=re.compile(_JSON_TAIL + r"\s*</tool_call>"), end="}</tool_call>",
 )  # fmt: skip
 
-MISTRAL_LIST = ToolFormat(
-    "mistral", "[TOOL_CALLS]",
-    first="[TOOL_CALLS][", call='{"name": "', middle='", "arguments": ', after="}", between=", ", last="]",
-    head=re.compile(r"\[TOOL_CALLS\]\s*\[" + _JSON_HEAD), next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
-    tail=re.compile(_JSON_TAIL + r"\s*\]"), end="}]", control=("[TOOL_CALLS]",), short_ids=True,
-)  # fmt: skip
+
+def _list_after(name: str, marker: str, short_ids: bool = False) -> ToolFormat:
+    """All calls as one JSON list after a token."""
+    return ToolFormat(
+        name, marker,
+        first=f"{marker}[", call='{"name": "', middle='", "arguments": ', after="}", between=", ", last="]",
+        head=re.compile(re.escape(marker) + r"\s*\[" + _JSON_HEAD),
+        next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
+        tail=re.compile(_JSON_TAIL + r"\s*\]"), end="}]", control=(marker,), short_ids=short_ids,
+    )  # fmt: skip
+
+
+MISTRAL_LIST = _list_after("mistral", "[TOOL_CALLS]", short_ids=True)
+GRANITE = _list_after("granite", "<|tool_call|>")  # Granite 3; Granite 4 has Hermes' form
 
 MISTRAL_ARGS = ToolFormat(
     "mistral-args", "[TOOL_CALLS]",
@@ -130,6 +139,7 @@ _KIMI_HEAD = (
     r"\s*<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[\w-]+):\d+)\s*"
     r"<\|tool_call_argument_begin\|>\s*(?=\{)"
 )
+_KIMI_TOOLS = "<|im_system|>tool_declare<|im_middle|>"  # Kimi K2's first template writes no calls
 _KIMI_END = r"\s*<\|tool_call_end\|>"
 
 KIMI = ToolFormat(
@@ -174,6 +184,16 @@ COHERE = ToolFormat(
 )  # fmt: skip
 
 
+# Command R and R+, by their template `tool_use`: to answer by a text is a tool of its own there.
+COMMAND_R = ToolFormat(
+    "command-r", "Action:",
+    first="Action: ```json\n[\n", call='    {\n        "tool_name": "', middle='",\n        "parameters": ',
+    after="\n    }", between=",\n", last="\n]```",
+    head=re.compile(r"Action:\s*```json\s*\[" + _COHERE_HEAD), next=re.compile(r"\s*\}\s*," + _COHERE_HEAD),
+    tail=re.compile(r"\s*\}\s*\]\s*```"), end="}]```", only_calls=True,
+)  # fmt: skip
+
+
 # What LFM2 writes if it is asked for JSON. Without that, it writes Python: `python_formats.py`.
 LFM2_JSON = ToolFormat(
     "lfm2-json", "<|tool_call_start|>",
@@ -204,10 +224,12 @@ def format_of(template: str) -> ToolFormat | None:
         return HARMONY
     if shows_lfm2(template):
         return LFM2_JSON
-    if KIMI.first in template:
+    if KIMI.first in template or _KIMI_TOOLS in template:
         return KIMI
     if "<|START_ACTION|>" in template:
         return COHERE
+    if '"tool_name"' in template and "Action:" in template:
+        return COMMAND_R
     if _ALL_BEGIN in template:
         return DEEPSEEK_FENCED if "```json" in template else DEEPSEEK
     if "<function=" in template or "<arg_key>" in template:  # calls as XML
@@ -217,6 +239,8 @@ def format_of(template: str) -> ToolFormat | None:
             return each
     if "<tool_call>" in template:
         return HERMES
+    if "<|tool_call|>" in template and "<|start_of_role|>" in template:
+        return GRANITE
     if "[TOOL_CALLS]" in template:
         return MISTRAL_ARGS if "[ARGS]" in template else MISTRAL_LIST
     ends = "<|eot_id|>" in template or "<|eot|>" in template  # Llama 3's, or Llama 4's

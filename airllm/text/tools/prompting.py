@@ -42,19 +42,32 @@ def _parse_arguments(call: Any) -> Any:
 
 
 def with_written_calls(messages: Sequence[Message], format: ToolFormat) -> list[Message]:
-    """The messages with calls as the end of a text, for a template that drops them."""
-    return [_with_written_calls(message, format) for message in messages]
+    """The messages with calls as the end of a text, for a template that drops them. Their numbers go on
+    through the conversation, as Kimi's do.
+    """
+    found, number = [], 0
+    for message in messages:
+        calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+        found.append(_with_written_calls(message, calls, format, number) if calls else message)
+        number += len(calls or ())
+    return found
 
 
-def _with_written_calls(message: Message, format: ToolFormat) -> Message:
-    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-    if not calls:
-        return message
+def _with_written_calls(message: Message, calls: Sequence[Any], format: ToolFormat, number: int) -> Message:
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {
-        **rest,
-        "content": _content(message) + format.write([_name_and_arguments(call) for call in calls]),
-    }
+    written = format.write([_name_and_arguments(call) for call in calls], number)
+    return {**rest, "content": _content(message) + written}
+
+
+def with_written_results(messages: Sequence[Message]) -> list[Message]:
+    """The messages with results of calls as texts of the user, for a template that drops them."""
+    return [_with_written_result(message) for message in messages]
+
+
+def _with_written_result(message: Message) -> Message:
+    if not isinstance(message, Mapping) or message.get("role") != "tool":
+        return message
+    return {"role": "user", "content": f"<tool_response>\n{_content(message)}\n</tool_response>"}
 
 
 def described_in_messages(
@@ -86,11 +99,9 @@ def describe_tools(tools: Sequence[Tool], format: ToolFormat) -> str:
 
 def _as_text(message: Message, format: ToolFormat) -> Message:
     """A message whose calls, or whose result of a call, are text."""
-    if message.get("role") == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{_content(message)}\n</tool_response>"}
     calls = message.get("tool_calls")
     if not calls:
-        return message
+        return _with_written_result(message)
     written = format.write([_name_and_arguments(call) for call in calls])
     content = "\n".join(filter(None, (_content(message), written)))
     return {"role": message.get("role"), "content": content}

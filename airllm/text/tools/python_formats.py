@@ -26,7 +26,7 @@ _TEXT = r"""/"([^"\\]|\\(?s:.))*"|'([^'\\]|\\(?s:.))*'/"""
 class PythonFormat(ToolFormat):
     """A call's arguments are between parentheses, each with its name."""
 
-    def write(self, calls: list[tuple[str, str]]) -> str:
+    def write(self, calls: list[tuple[str, str]], first: int = 0) -> str:
         texts = [f"{name}({_write_arguments(arguments)})" for name, arguments in calls]
         return f"{self.first}{(self.between or '').join(texts)}{self.last}"
 

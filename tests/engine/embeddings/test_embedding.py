@@ -5,17 +5,19 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 
 from airllm.architectures.pooling import Pooling, pooling_of
 from airllm.cli import commands
 from airllm.convert.quantize import quantize
-from airllm.engine.embedding import NoEmbeddings
+from airllm.engine.embedding import NoEmbeddings, NoGeneration
 from airllm.files.open_weights import open_weights
 from airllm.files.weight_file import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import ContextFull
 from tests.support.models import speaking_model, tiny_models
+from tests.support.models.tokenizer_files import write_tokenizer
 
 MODES = {"last": "lasttoken", "mean": "mean_tokens", "cls": "cls_token"}
 
@@ -123,13 +125,13 @@ def test_broken_modules(text, tmp_path):
         pooling_of(weights)
 
 
-def test_a_folder_as_sentence_transformers_writes_it_has_no_prefix(tmp_path):
+@pytest.mark.parametrize("tied", (True, False))
+def test_a_folder_as_sentence_transformers_writes_it_has_no_prefix(tied, tmp_path, capsys):
     """Its model is saved alone, without the output."""
     folder = write_modules(shutil.copytree(tiny_models.DATA / "qwen3", tmp_path / "model"))
+    write_tokenizer(folder)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
-    from safetensors.numpy import load_file, save_file
-
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
     path = folder / "model.safetensors"
     with LayerWiseInferenceEngine(folder) as engine:
         before = engine.embed_tokens([[1, 2, 3]])
@@ -137,7 +139,24 @@ def test_a_folder_as_sentence_transformers_writes_it_has_no_prefix(tmp_path):
     tensors.pop("lm_head.weight", None)
     save_file(tensors, path)
     with LayerWiseInferenceEngine(folder) as engine:
-        assert np.array_equal(engine.embed_tokens([[1, 2, 3]]), before)
+        assert np.array_equal(engine.embed_tokens([[1, 2, 3]]), before) and engine.generates == tied
+        if not tied:
+            with pytest.raises(NoGeneration, match="has no output matrix: it makes vectors of texts"):
+                engine.generate([1, 2])
+    assert commands.main(["info", str(folder)]) == 0
+    assert ("Generation:  none, there is no output" in capsys.readouterr().out) != tied
+    quantize(folder, tmp_path / "model.gguf", "f32")
+    with LayerWiseInferenceEngine(tmp_path / "model.gguf") as engine:
+        np.testing.assert_allclose(engine.embed_tokens([[1, 2, 3]]), before, atol=1e-5)
+
+
+def test_a_decoder_without_its_output_and_without_modules_is_refused(tmp_path):
+    folder = shutil.copytree(tiny_models.DATA / "qwen3", tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ModelFileError, match="lm_head.weight is missing"):
+        LayerWiseInferenceEngine(folder)
 
 
 def test_a_text_that_is_too_long_is_an_error_unless_it_may_be_cut(embedding_model):
