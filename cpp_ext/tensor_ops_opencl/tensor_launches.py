@@ -51,6 +51,19 @@ def rope_append(
     return _plan("rope_append", arguments, arrays["x"].shape[0], grid)
 
 
+def residual_norms(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], grid: tuple[int, int]
+) -> Plan:
+    """The sums and norms between two halves of a layer: see `airllm.backends.device.residual`."""
+    rows, dim = arrays["x"].shape
+    names = ("x", "x_norm", "y", "y_norm", "post", "residual", "scale", "norms")
+    memory = (*(name if name in arrays else None for name in names), "total", "normed")
+    floats = np.float32(numbers["eps"]), np.float32(numbers["factor"])
+    flags = np.uint32(numbers["centered"]), np.uint32(numbers["biased"])
+    arguments = (*memory, *_numbers(rows, dim, numbers["count"]), *floats, *flags)
+    return _plan("residual_norms", arguments, rows, grid)
+
+
 def _plan(kernel: str, arguments: tuple, rows: int, grid: tuple[int, int]) -> Plan:
     most, group = grid
     return Plan((Launch("elements", kernel, arguments, min(rows, most), group),))

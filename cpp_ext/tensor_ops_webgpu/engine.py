@@ -247,7 +247,7 @@ class Engine:
 
     def _pipeline(self, launch: Launch) -> Any:
         formats = launch.format, launch.shared_format
-        key = launch.kernel, launch.group, launch.reads_blocks, *formats, launch.lanes
+        key = launch.kernel, launch.group, launch.reads_blocks, *formats, launch.lanes, launch.missing
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(launch)
         return self._pipelines[key]

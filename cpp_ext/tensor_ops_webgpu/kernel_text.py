@@ -21,6 +21,7 @@ fn {name}_at(i: u32) -> f32 {{
   }}
 }}
 """
+_MISSING = "fn {name}_at(i: u32) -> f32 {{ return 0.0; }}\n"
 # The start of the array's row for row `row` of the result: its leading axes are broadcast.
 _START = """
 fn {name}_start(row: u32) -> u32 {{
@@ -115,6 +116,7 @@ def text(launch: Launch) -> str:
     """The WGSL module of a launch's kernel, with entry point `main`."""
     stored = STORED[launch.kernel] if launch.reads_blocks else ""
     parts = [f"const GROUP = {launch.group}u;\n", _file("dtypes"), _numbers(launch)]
+    parts += [_MISSING.format(name=name) for name in launch.missing]
     for place, name in enumerate(launch.inputs, start=1):
         other = f"block_value(numbers.{name}_type, i)" if name == stored and not launch.format else "0.0"
         parts.append(_INPUT.format(name=name, place=place, other=other))

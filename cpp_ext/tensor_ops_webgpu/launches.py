@@ -63,6 +63,17 @@ class Launch:
     shared_format: str = ""
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """Arrays that the kernel's text names, and that have no binding."""
+        bound = {*self.inputs, *self.outputs}
+        names = (name.removesuffix("_type") for name in self.numbers if name.endswith("_type"))
+        return tuple(name for name in names if name not in bound)
+
+    def without_missing(self) -> "Launch":
+        """The launch with bindings for given arrays alone: a device has few of them."""
+        return replace(self, inputs={binding: name for binding, name in self.inputs.items() if name})
+
+    @property
     def reads_blocks(self) -> bool:
         """Whether an input is in a block format: code for those takes long to compile."""
         stored = STORED.get(self.kernel)

@@ -15,33 +15,12 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
-from airllm.backends.device.mixture import NormedSum
+from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
 from airllm.backends.device.stacks import data_of, whole_of
 from airllm.backends.device.tensor import Tensor
 from airllm.formats import Quantized
 
 _ACTIVATIONS = {"silu": 1, "tanh": 2, "none": 3}  # their numbers in kernels
-
-
-class _Sum:
-    """A sum that is put off."""
-
-    def __init__(self, ops: FusedOps, x: Tensor, y: Tensor):
-        self._ops, self._x, self._y = ops, x.alias(), y.alias()
-
-    def reads(self) -> Sequence[Tensor]:
-        """What it is computed from."""
-        return self._x, self._y
-
-    def settle(self, of: Tensor) -> None:
-        """Compute the sum alone."""
-        of.become(self._ops.add_now(self._x, self._y))
-
-    def norm(self, of: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Compute the sum, and return its norm."""
-        total, normed = self._ops.add_norm_now(self._x, self._y, weight, eps)
-        of.become(total)
-        return normed
 
 
 class _Products:
@@ -135,7 +114,8 @@ class FusedOps(DeviceOps):
         self._products: _Products | None = None
         self._rotated: tuple[Tensor, _Rotation] | None = None
         self._extensions["append"] = self.append
-        self.add_now = lambda x, y: DeviceOps.combine(self, "add", x, y)
+        self.combine_now: Callable[..., Tensor] = lambda *given: DeviceOps.combine(self, *given)
+        self.layer_norm_now = self._method("layer_norm")
         self.add_norm_now = self._method("add_rms_norm")
         self.linear_now = self._method("linear")
         self.norm_now = self._method("rms_norm")
@@ -164,33 +144,76 @@ class FusedOps(DeviceOps):
     # ---- sums and norms ----
 
     def combine(self, name: str, x: Any, y: Any = None, out: Tensor | None = None) -> Tensor:
-        """As `DeviceOps.combine`; a sum of two arrays of one shape is put off."""
-        both = isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape
+        """As `DeviceOps.combine`; what `Parts` can be is put off."""
         if out is not None and self._products and self._products.x is out:
             self._products = None
-        if name != "add" or not both or (out is not None and not out.is_alone):
+        parts = self._parts_of(name, x, y) if out is None or self._may_wait(out) else None
+        if parts is None:
             return super().combine(name, x, y, out)
-        later = _Sum(self, x, y)
-        return self._put_off(Tensor(self, None, FLOAT32, x.shape) if out is None else out, later)
+        return self._put_off(
+            Tensor(self, None, FLOAT32, parts.x.shape) if out is None else out, Residual(self, parts)
+        )
+
+    @staticmethod
+    def _may_wait(out: Tensor) -> bool:
+        """Whether no other tensor would see that the values of `out` are computed later."""
+        return isinstance(out.pending, Residual) or out.is_alone
+
+    def _parts_of(self, name: str, x: Any, y: Any) -> Parts | None:
+        """A sum or a product as what is put off; None if it has no such form."""
+        if not _is_matrix(x):
+            return None
+        if name == "add":
+            return sum_of(x, y) if _is_matrix(y) and x.shape == y.shape else None
+        if name != "multiply":
+            return None
+        known = parts_of(x)
+        if isinstance(y, Tensor):
+            scales = known and y.size == 1 and known.residual is not None and known.scale is None
+            return known._replace(scale=y.reshape(1)) if known and scales and y.dtype == FLOAT32 else None
+        if np.ndim(y) != 0:
+            return None
+        return known.times(float(y)) if known else Parts(x.alias(), factor=float(y))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float = 1e-6, out: Any = None) -> Tensor:
-        """The norm, with the sum that `x` is. That of a part of products is put off."""
-        if isinstance(x.pending, _Sum) and out is None:
-            return x.pending.norm(x, weight, eps)
-        if out is None and len(x) == 1 and self._is_part(x):
+        """The norm, which is put off, with the sum that `x` is."""
+        if out is not None or weight.dtype != FLOAT32:
+            return self.norm_now(x, weight, eps, out=out)
+        if len(x) == 1 and self._is_part(x):
             return self._put_off(Tensor(self, None, FLOAT32, x.shape), _Norm(self, x, weight, eps))
-        return self.norm_now(x, weight, eps, out=out)
+        known = parts_of(x)
+        if known and not (known.is_pair_of_norms and known.eps == eps):
+            return self._norm_of_sum(x, known, Norm(weight, eps))
+        if not _is_matrix(x):
+            return self.norm_now(x, weight, eps)
+        parts = known._replace(post=weight) if known else Parts(x.alias(), x_norm=weight, eps=eps)
+        return self._put_off(Tensor(self, None, FLOAT32, x.shape), Residual(self, parts))
+
+    def layer_norm(
+        self, x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5, out: Any = None
+    ) -> Tensor:
+        """The norm, with the sum that `x` is."""
+        known = parts_of(x)
+        if known is None or out is not None or weight is None or weight.dtype != FLOAT32:
+            return self.layer_norm_now(x, weight, bias, eps, out=out)
+        return self._norm_of_sum(x, known, Norm(weight, eps, True, bias))
+
+    def _norm_of_sum(self, x: Tensor, parts: Parts, norm: Norm) -> Tensor:
+        """Put the norm of a sum off, with the sum `x` itself."""
+        later = NormedSum(self, parts, norm)
+        normed = self._put_off(Tensor(self, None, FLOAT32, x.shape), later)
+        later.promise(self._put_off(x, later), normed)
+        return normed
 
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, out: Any = None
     ) -> Any:
         """The sum and its norm, which are put off."""
-        if out is not None or x.ndim != 2 or x.shape != residual.shape:
+        alike = _is_matrix(x) and _is_matrix(residual) and x.shape == residual.shape
+        if out is not None or not alike or weight.dtype != FLOAT32:
             return self.add_norm_now(x, residual, weight, eps, out=out)
-        later = NormedSum(self, x, residual, weight, eps)
-        total, normed = (self._put_off(Tensor(self, None, FLOAT32, x.shape), later) for _ in range(2))
-        later.promise(total, normed)
-        return total, normed
+        total = Tensor(self, None, FLOAT32, x.shape)
+        return total, self._norm_of_sum(total, sum_of(x, residual), Norm(weight, eps))
 
     def _is_part(self, x: Tensor) -> bool:
         """Whether a tensor lies in the products that were computed last."""
@@ -310,6 +333,10 @@ class FusedOps(DeviceOps):
         views = [whole[a:b] for a, b in zip(starts, starts[1:], strict=False)]
         of = parts[0].format if isinstance(parts[0], Quantized) else None
         return [Quantized(view, of) for view in views] if of else views
+
+
+def _is_matrix(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.ndim == 2 and x.dtype == FLOAT32
 
 
 def _blocks(stored: Any) -> np.ndarray:

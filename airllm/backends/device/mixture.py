@@ -7,13 +7,13 @@ the last two, and its gate one more column of the router.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from airllm.backends.device.residual import NormedSum
 from airllm.backends.device.stacks import data_of, whole_of
 from airllm.backends.device.tensor import Tensor
 from airllm.formats import Quantized
@@ -104,38 +104,6 @@ def _biased(weights: Mapping[str, Any], part: str) -> bool:
     return any(name.startswith(part) and name.endswith("_bias") for name in weights)
 
 
-class NormedSum:
-    """A sum of two arrays and its norm, which are put off."""
-
-    def __init__(self, ops: Any, x: Tensor, residual: Tensor, weight: Tensor, eps: float):
-        self._ops, self.x, self.residual, self.weight, self.eps = (
-            ops,
-            x.alias(),
-            residual.alias(),
-            weight,
-            eps,
-        )
-        self._results: tuple[weakref.ref[Tensor], ...] = ()
-
-    def promise(self, *results: Tensor) -> None:
-        """Remember the sum and the norm."""
-        self._results = tuple(map(weakref.ref, results))
-
-    def reads(self) -> Sequence[Tensor]:
-        """What they are computed from, besides weights."""
-        return self.x, self.residual
-
-    def settle(self, of: Tensor) -> None:
-        """Compute both alone."""
-        self.become(*self._ops.add_norm_now(self.x, self.residual, self.weight, self.eps))
-
-    def become(self, *found: Tensor) -> None:
-        """The sum and the norm were computed."""
-        for result, each in zip(self._results, found, strict=True):
-            if (tensor := result()) is not None:
-                tensor.become(each)
-
-
 def mix(ops: Any, x: Tensor, of_router: Tensor, given: Mixture) -> Tensor:
     """The sum of the experts that the router chooses for each row of x, and of the shared expert."""
     logits = _route(ops, of_router, given.weights)
@@ -156,14 +124,16 @@ def _route(ops: Any, x: Tensor, weights: Mapping[str, Any]) -> Tensor:
         "gate": weights.get("shared_expert.router"),
     }  # fmt: skip
     columns = len(matrices["router"]) + (matrices["gate"] is not None)
-    later, arrays, eps = x.pending, {"x": x}, 0.0
+    later = x.pending if isinstance(x.pending, NormedSum) and x.pending.is_plain else None
+    arrays: dict[str, Any] = {"x": x}
+    eps = 0.0
     shape: tuple[int, ...] = (1,)
-    if isinstance(later, NormedSum):
-        shape, eps = x.shape, later.eps
-        arrays = {"x": later.x, "residual": later.residual, "norm": later.weight}
+    if later:
+        shape, eps = x.shape, later.norm.eps
+        arrays = {"x": later.parts.x, "residual": later.parts.residual, "norm": later.norm.weight}
     outs = {"total": ops.empty(shape), "normed": ops.empty(shape), "logits": ops.empty((len(x), columns))}
     _start(ops, "norm_route", arrays | matrices, {"eps": eps}, outs)
-    if isinstance(later, NormedSum):
+    if later:
         later.become(outs["total"], outs["normed"])
     return outs["logits"]
 

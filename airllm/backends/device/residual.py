@@ -1,0 +1,194 @@
+"""The sums and norms between two halves of a layer, which are put off and computed in one launch.
+
+What a half adds may be normalized, scaled, or the sum of two such rows; then comes the residual, and the norm
+of the sum. Each of these alone is a launch, and most of the time of a launch is not its work.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from airllm.backends.device.tensor import Tensor
+
+_ARRAYS = ("x", "x_norm", "y", "y_norm", "post", "residual", "scale")
+
+
+class Parts(NamedTuple):
+    """(post((x by x_norm) + (y by y_norm)) * factor + residual) * scale, where what is None is left out. The
+    norms are those of `rms_norm`, with one `eps`. `x`, `y` and `residual` have one shape (rows, width), `scale`
+    has one element.
+    """
+
+    x: Tensor
+    x_norm: Tensor | None = None
+    y: Tensor | None = None
+    y_norm: Tensor | None = None
+    post: Tensor | None = None
+    factor: float = 1.0
+    residual: Tensor | None = None
+    scale: Tensor | None = None
+    eps: float = 0.0
+
+    @property
+    def given(self) -> set[str]:
+        """Which of them there are, besides x."""
+        found = {name for name in _ARRAYS[1:] if getattr(self, name) is not None}
+        return found | ({"factor"} if self.factor != 1 else set())
+
+    @property
+    def arrays(self) -> dict[str, Tensor]:
+        """Those that there are, by the names of kernels."""
+        return {name: each for name in _ARRAYS if (each := getattr(self, name)) is not None}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a residual may still come."""
+        return self.residual is None and self.scale is None
+
+    @property
+    def is_pair_of_norms(self) -> bool:
+        """Whether it is the sum of two normalized rows, which may be normalized."""
+        return self.given == {"x_norm", "y", "y_norm"}
+
+    def plus(self, other: Parts | None, tensor: Tensor) -> Parts | None:
+        """The sum with a tensor, or with what is put off in it; None if that has no such form."""
+        if other and self.given == other.given == {"x_norm"} and self.eps == other.eps:
+            return self._replace(y=other.x, y_norm=other.x_norm)
+        if self.is_open:
+            return self._replace(residual=tensor.alias())
+        return self._replace(y=tensor.alias()) if self.given == {"residual"} else None
+
+    def times(self, number: float) -> Parts | None:
+        """The product with a number; None if that has no such form."""
+        return self._replace(factor=self.factor * number) if self.is_open else None
+
+
+def sum_of(x: Tensor, y: Tensor) -> Parts:
+    """The sum of two tensors of one shape, with what is put off in them."""
+    of_x, of_y = parts_of(x), parts_of(y)
+    for mine, other, tensor in ((of_x, of_y, y), (of_y, of_x, x)):
+        if mine and (found := mine.plus(other, tensor)):
+            return found
+    return Parts(x.alias(), residual=y.alias())
+
+
+def parts_of(tensor: Tensor) -> Parts | None:
+    """What a tensor will be computed from, if it is put off in this form."""
+    return tensor.pending.parts if isinstance(tensor.pending, Residual) else None
+
+
+class Residual:
+    """`Parts` that are put off."""
+
+    def __init__(self, ops: Any, parts: Parts):
+        self._ops, self.parts = ops, parts
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from, besides weights."""
+        return _rows(self.parts)
+
+    def settle(self, of: Tensor) -> None:
+        """Compute it without a norm of it."""
+        of.become(compute(self._ops, self.parts)[0])
+
+
+class Norm(NamedTuple):
+    """A norm of the sum: that of `layer_norm` if it is `centered`, else of `rms_norm`."""
+
+    weight: Tensor
+    eps: float
+    centered: bool = False
+    bias: Tensor | None = None
+
+    @property
+    def whole(self) -> Tensor | None:
+        """The weights with the bias, if there is one, as one array; None if they do not lie so in memory."""
+        w, b = self.weight, self.bias
+        if b is None:
+            return w
+        together = b.memory is w.memory and b.offset == w.offset + w.nbytes and b.dtype == w.dtype
+        return Tensor(w.ops, w.memory, w.dtype, (2, *w.shape), offset=w.offset) if together else None
+
+
+class NormedSum:
+    """A sum and its norm, which are put off together."""
+
+    def __init__(self, ops: Any, parts: Parts, norm: Norm):
+        self._ops, self.parts, self.norm = ops, parts, norm
+        self._results: tuple[weakref.ref[Tensor], ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the sum of two rows, and its `rms_norm`."""
+        return self.parts.given == {"residual"} and not self.norm.centered
+
+    def promise(self, *results: Tensor) -> None:
+        """Remember the sum and the norm."""
+        self._results = tuple(map(weakref.ref, results))
+
+    def reads(self) -> Sequence[Tensor]:
+        """What they are computed from, besides weights."""
+        return _rows(self.parts)
+
+    def settle(self, of: Tensor) -> None:
+        """Compute both."""
+        self.become(*compute(self._ops, self.parts, self.norm))
+
+    def become(self, *found: Tensor) -> None:
+        """The sum and the norm were computed."""
+        for result, each in zip(self._results, found, strict=True):
+            if (tensor := result()) is not None:
+                tensor.become(each)
+
+
+def _rows(parts: Parts) -> Sequence[Tensor]:
+    return [each for each in (parts.x, parts.y, parts.residual) if each is not None]
+
+
+def compute(ops: Any, parts: Parts, norm: Norm | None = None) -> tuple[Tensor, Tensor]:
+    """The sum, and its norm if there is one to compute: by a kernel of its own where there is one, else in one
+    launch if the device can, else in two.
+    """
+    if (found := _simple(ops, parts, norm)) is not None:
+        return found
+    arrays: dict[str, Any] = {name: ops.ready(each) for name, each in parts.arrays.items()}
+    if norm:
+        arrays["norms"] = norm.whole
+    fits = norm is None or (arrays["norms"] is not None and parts.eps in (0, norm.eps))
+    if not fits or not ops.place.fuses("residual_norms", arrays):
+        return _apart(ops, parts, norm)
+    numbers: dict[str, Any] = {
+        "count": int(norm is not None), "eps": norm.eps if norm else parts.eps, "factor": parts.factor,
+        "centered": int(bool(norm and norm.centered)), "biased": int(bool(norm and norm.bias is not None)),
+    }  # fmt: skip
+    shape = parts.x.shape
+    outs = {"total": ops.empty(shape), "normed": ops.empty(shape if norm else (1,))}
+    ops.start("residual_norms", arrays, numbers, outs)
+    return outs["total"], outs["normed"]
+
+
+def _simple(ops: Any, parts: Parts, norm: Norm | None) -> tuple[Tensor, Tensor] | None:
+    """What one op computes; it has kernels for longer rows, and for each dtype."""
+    if norm and parts.given == {"residual"} and not norm.centered:
+        return ops.add_norm_now(parts.x, parts.residual, norm.weight, norm.eps)
+    if norm:
+        return None
+    one = {
+        ("x_norm",): lambda: ops.norm_now(parts.x, parts.x_norm, parts.eps),
+        ("residual",): lambda: ops.combine_now("add", parts.x, parts.residual),
+        ("factor",): lambda: ops.combine_now("multiply", parts.x, parts.factor),
+    }.get(tuple(parts.given))
+    return (found := one(), found) if one else None
+
+
+def _apart(ops: Any, parts: Parts, norm: Norm | None) -> tuple[Tensor, Tensor]:
+    """The same in two launches or more, for a device that binds few arrays to one."""
+    if norm:
+        total = compute(ops, parts)[0]
+        if not norm.centered:
+            return total, ops.norm_now(total, norm.weight, norm.eps)
+        return total, ops.layer_norm_now(total, norm.weight, norm.bias, norm.eps)
+    first = compute(ops, parts._replace(factor=1.0, residual=None, scale=None))[0]
+    return compute(ops, Parts(first, factor=parts.factor, residual=parts.residual, scale=parts.scale))
