@@ -39,13 +39,17 @@ def combine(arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any]) 
 
 
 def rope_append(arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, int]) -> Plan:
-    """A token's queries, rotated; its keys, rotated, and values go to a layer of a cache."""
+    """A token's heads, normalized and rotated; keys and values go to a layer of a cache: see
+    `airllm.backends.device.heads`.
+    """
     call = Call("rope_append", arrays, {}, outs)
     given: dict[str, Any] = {"d" if name == "dim" else name: value for name, value in numbers.items()}
-    steps = 3 * -(-numbers["dim"] // (2 * _GROUP)) + 14
-    given["eps"] = number(numbers["eps"])
-    inputs = {name: name for name in ("x", "cos", "sin", "q_norm", "k_norm")}
-    return Plan((call.launch(call.op, inputs, arrays["x"].shape[0], steps, _GROUP, **given),))
+    given |= {name: number(numbers[name]) for name in ("eps", "factor")}
+    longest = max(numbers["q_span"], numbers["k_span"], numbers["dim"])
+    steps = 2 * -(-longest // _GROUP) + -(-numbers["dim"] // (2 * _GROUP)) + 2 * _REDUCTION
+    inputs = {name: name for name in ("x", "cos", "sin", "q_norm", "k_norm", "v_norm")}
+    rows = numbers["heads"] + 2 * numbers["kv_heads"]
+    return Plan((call.launch(call.op, inputs, rows, steps, _GROUP, **given),))
 
 
 def residual_norms(arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, Any]) -> Plan:

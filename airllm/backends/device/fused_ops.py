@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
+from airllm.backends.device.heads import Heads, Kept, Steps, place
+from airllm.backends.device.heads import parts_of as heads_of
 from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
 from airllm.backends.device.stacks import data_of, whole_of
-from airllm.backends.device.tensor import Tensor
+from airllm.backends.device.tensor import Pending, Tensor
 from airllm.formats import Quantized
 
 _ACTIVATIONS = {"silu": 1, "tanh": 2, "none": 3}  # their numbers in kernels
 
 
-class _Products:
+class _Products(Pending):
     """The products of a row with matrices that lie one after the other in memory."""
 
     def __init__(self, ops: FusedOps, x: Tensor, weight: Any, bias: Tensor | None):
@@ -73,38 +75,6 @@ class _Products:
         return Tensor(self._ops, self._bias.memory, self._bias.dtype, (sum(self.memory.stack),))
 
 
-class _Norm:
-    """The norm of the rows of a view of `_Products.out`."""
-
-    def __init__(self, ops: FusedOps, x: Tensor, weight: Tensor, eps: float):
-        self._ops, self.x, self.weight, self.eps = ops, x, weight, eps
-
-    def reads(self) -> Sequence[Tensor]:
-        """What it is computed from, besides weights."""
-        return (self.x,)
-
-    def settle(self, of: Tensor) -> None:
-        """Compute the norm alone."""
-        of.become(self._ops.norm_now(self.x, self.weight, self.eps))
-
-
-class _Rotation:
-    """A rotation of a view of `_Products.out`, or of its norm."""
-
-    def __init__(self, ops: FusedOps, x: Tensor, angles: tuple[Tensor, Tensor, bool]):
-        self._ops, self._x, self.angles = ops, x, angles
-        self.norm = x.pending if isinstance(x.pending, _Norm) else None
-        self.source = self.norm.x if self.norm else x
-
-    def reads(self) -> Sequence[Tensor]:
-        """What it is computed from."""
-        return (self.source,)
-
-    def settle(self, of: Tensor) -> None:
-        """Rotate alone."""
-        of.become(self._ops.rotate_now(self._x, *self.angles))
-
-
 class FusedOps(DeviceOps):
     """`DeviceOps` that puts calls off."""
 
@@ -112,7 +82,7 @@ class FusedOps(DeviceOps):
         super().__init__(backend, place)
         self._later: list[weakref.ref[Tensor]] = []  # tensors that have something pending
         self._products: _Products | None = None
-        self._rotated: tuple[Tensor, _Rotation] | None = None
+        self._queries: tuple[Tensor, Heads] | None = None  # that the next `append` may compute
         self._extensions["append"] = self.append
         self.combine_now: Callable[..., Tensor] = lambda *given: DeviceOps.combine(self, *given)
         self.layer_norm_now = self._method("layer_norm")
@@ -123,6 +93,10 @@ class FusedOps(DeviceOps):
 
     def _method(self, name: str) -> Callable[..., Any]:
         return lambda *given, **named: self.call(self._ops[name], *given, **named)
+
+    def put_off(self, shape: tuple[int, ...], pending: Pending) -> Tensor:
+        """A new tensor with values that are computed later."""
+        return self._put_off(Tensor(self, None, FLOAT32, shape), pending)
 
     def _put_off(self, tensor: Tensor, pending: Any) -> Tensor:
         tensor.postpone(pending)
@@ -147,12 +121,22 @@ class FusedOps(DeviceOps):
         """As `DeviceOps.combine`; what `Parts` can be is put off."""
         if out is not None and self._products and self._products.x is out:
             self._products = None
+        if name == "multiply" and out is None and (scaled := self._scaled_heads(x, y)) is not None:
+            return scaled
         parts = self._parts_of(name, x, y) if out is None or self._may_wait(out) else None
         if parts is None:
             return super().combine(name, x, y, out)
         return self._put_off(
             Tensor(self, None, FLOAT32, parts.x.shape) if out is None else out, Residual(self, parts)
         )
+
+    def _scaled_heads(self, x: Any, factor: Any) -> Tensor | None:
+        """The product of a token's heads with a number, put off; None if they are none."""
+        if not isinstance(x, Tensor) or x.ndim != 3 or isinstance(factor, Tensor) or np.size(factor) != 1:
+            return None
+        if (known := heads_of(x)) is None:
+            return None
+        return self.put_heads_off(x.shape, known[0], known[1].times(float(np.reshape(factor, ()))))
 
     @staticmethod
     def _may_wait(out: Tensor) -> bool:
@@ -179,15 +163,16 @@ class FusedOps(DeviceOps):
         """The norm, which is put off, with the sum that `x` is."""
         if out is not None or weight.dtype != FLOAT32:
             return self.norm_now(x, weight, eps, out=out)
-        if len(x) == 1 and self._is_part(x):
-            return self._put_off(Tensor(self, None, FLOAT32, x.shape), _Norm(self, x, weight, eps))
+        of_token = heads_of(x) if x.ndim == 3 or self._is_part(x) else None
+        if of_token and (steps := of_token[1].normalized(weight, eps)):
+            return self.put_heads_off(x.shape, of_token[0], steps)
         known = parts_of(x)
         if known and not (known.is_pair_of_norms and known.eps == eps):
             return self._norm_of_sum(x, known, Norm(weight, eps))
         if not _is_matrix(x):
             return self.norm_now(x, weight, eps)
         parts = known._replace(post=weight) if known else Parts(x.alias(), x_norm=weight, eps=eps)
-        return self._put_off(Tensor(self, None, FLOAT32, x.shape), Residual(self, parts))
+        return self.put_off(x.shape, Residual(self, parts))
 
     def layer_norm(
         self, x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5, out: Any = None
@@ -201,7 +186,7 @@ class FusedOps(DeviceOps):
     def _norm_of_sum(self, x: Tensor, parts: Parts, norm: Norm) -> Tensor:
         """Put the norm of a sum off, with the sum `x` itself."""
         later = NormedSum(self, parts, norm)
-        normed = self._put_off(Tensor(self, None, FLOAT32, x.shape), later)
+        normed = self.put_off(x.shape, later)
         later.promise(self._put_off(x, later), normed)
         return normed
 
@@ -218,7 +203,9 @@ class FusedOps(DeviceOps):
     def _is_part(self, x: Tensor) -> bool:
         """Whether a tensor lies in the products that were computed last."""
         products = self._products
-        return bool(products and products.out is not None and x.memory is products.out.memory)
+        return bool(
+            not x.pending and products and products.out is not None and x.memory is products.out.memory
+        )
 
     # ---- products ----
 
@@ -238,7 +225,7 @@ class FusedOps(DeviceOps):
             return known.result(place)
         if place not in known.results:
             shape = (len(x), data.shape[0])
-            known.results[place] = self._put_off(Tensor(self, None, FLOAT32, shape), known)
+            known.results[place] = self.put_off(shape, known)
         return known.results[place]
 
     def swiglu(self, gate: Tensor, up: Tensor, out: Any = None) -> Tensor:
@@ -270,55 +257,45 @@ class FusedOps(DeviceOps):
         self._start("gated_linear", arrays, {"activation": activation}, {"out": out}, of_ops=True)
         return out
 
-    # ---- rotations, and the cache ----
+    # ---- heads, and the cache ----
 
     def apply_rope_into(self, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any) -> Tensor:
-        """The rotation; that of a part of products is put off."""
-        if out is not None or not (isinstance(x.pending, _Norm) or self._is_part(x)):
+        """The rotation; that of one token is put off."""
+        known = heads_of(x) if out is None and x.ndim == 3 else None
+        if known is None or (steps := known[1].rotated((cos, sin, interleaved))) is None:
             return self.call(self._ops["apply_rope"], x, cos, sin, interleaved, out=out)
-        later = _Rotation(self, x, (cos, sin, interleaved))
-        result = self._put_off(Tensor(self, None, FLOAT32, x.shape), later)
-        if later.source.offset == 0:
-            self._rotated = result, later
+        return self.put_heads_off(x.shape, known[0], steps)
+
+    def put_heads_off(self, shape: tuple[int, ...], source: Tensor, steps: Steps) -> Tensor:
+        """A new tensor of heads, or of a row of them, with steps that are computed later."""
+        later = Heads(self, source, steps)
+        result = self.put_off(shape, later)
+        if source.offset == 0:
+            self._queries = result, later
         return result
 
     def append(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> None:
         """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache, from `start` on.
-        If keys and queries are to be rotated, all of it is one launch, with their norms.
+        Of one token, all of it is one launch, with the norms and rotations of keys and queries.
         """
-        done = self._append_rotated(kept, start, keys, values)
+        done = len(keys) == 1 and self._append_heads(kept, start, keys, values)
         self._products = None
         if not done:
             stop = start + len(keys)
             for to, new in zip(kept, (keys, values), strict=True):
                 self.assign(to[:, start:stop], new.swapaxes(0, 1))
 
-    def _append_rotated(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> bool:
-        (result, queries), self._rotated = self._rotated or (None, None), None
-        of_keys = keys.pending
-        later = isinstance(of_keys, _Rotation) and len(keys) == 1
-        if not later or result is None or result.pending is not queries:
+    def _append_heads(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> bool:
+        (result, queries), self._queries = self._queries or (None, None), None
+        of_keys, of_values = heads_of(keys), heads_of(values)
+        if of_keys is None or of_values is None:
             return False
-        assert queries is not None and isinstance(of_keys, _Rotation)
-        q, k, norms = queries.source, of_keys.source, (queries.norm, of_keys.norm)
-        same = of_keys.angles[0] is queries.angles[0] and values.memory is k.memory is q.memory
-        adjacent = same and k.offset == q.nbytes and values.offset == q.nbytes + k.nbytes
-        alike = (norms[0] is None) == (norms[1] is None) and {len(q.shape), len(k.shape)} == {3}
-        if not adjacent or not alike or not self.place.fuses("rope_append", {"x": q, "cache": kept}):
-            return False
-        cos, sin, interleaved = queries.angles
-        row = start * kept.shape[3]
-        numbers: dict[str, Any] = {
-            "heads": q.shape[1], "kv_heads": k.shape[1], "dim": q.shape[2], "r": cos.shape[-1],
-            "interleaved": int(interleaved), "k_from": row,
-            "v_from": row + kept.strides[0] // kept.itemsize,
-            "head_step": kept.strides[1] // kept.itemsize, "eps": norms[0].eps if norms[0] else 0.0,
-        }  # fmt: skip
-        out = self.empty(q.shape)
-        whole = Tensor(self, q.memory, FLOAT32, (numbers["heads"] + 2 * numbers["kv_heads"], numbers["dim"]))
-        arrays: dict[str, Any] = {"x": whole, "cos": cos, "sin": sin}
-        arrays |= {f"{name}_norm": each.weight for name, each in zip("qk", norms, strict=True) if each}
-        self._start("rope_append", arrays, numbers, {"q": out, "cache": kept}, of_ops=True)
+        to = Kept(kept, start, of_keys, of_values)
+        out = None
+        if result is not None and queries is not None and result.pending is queries:
+            out = place(self, queries.source, queries.steps, to)
+        if out is None or result is None:
+            return place(self, None, Steps(), to) is not None
         result.become(out)
         return True
 

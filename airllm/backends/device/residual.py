@@ -10,15 +10,15 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from airllm.backends.device.tensor import Tensor
+from airllm.backends.device.tensor import Pending, Tensor
 
 _ARRAYS = ("x", "x_norm", "y", "y_norm", "post", "residual", "scale")
 
 
 class Parts(NamedTuple):
     """(post((x by x_norm) + (y by y_norm)) * factor + residual) * scale, where what is None is left out. The
-    norms are those of `rms_norm`, with one `eps`. `x`, `y` and `residual` have one shape (rows, width), `scale`
-    has one element.
+    norms are those of `rms_norm`, with one `eps`. `x`, `y` and `residual` have one shape (rows, width),
+    `scale` has one element.
     """
 
     x: Tensor
@@ -79,7 +79,7 @@ def parts_of(tensor: Tensor) -> Parts | None:
     return tensor.pending.parts if isinstance(tensor.pending, Residual) else None
 
 
-class Residual:
+class Residual(Pending):
     """`Parts` that are put off."""
 
     def __init__(self, ops: Any, parts: Parts):
@@ -112,7 +112,7 @@ class Norm(NamedTuple):
         return Tensor(w.ops, w.memory, w.dtype, (2, *w.shape), offset=w.offset) if together else None
 
 
-class NormedSum:
+class NormedSum(Pending):
     """A sum and its norm, which are put off together."""
 
     def __init__(self, ops: Any, parts: Parts, norm: Norm):
@@ -148,8 +148,8 @@ def _rows(parts: Parts) -> Sequence[Tensor]:
 
 
 def compute(ops: Any, parts: Parts, norm: Norm | None = None) -> tuple[Tensor, Tensor]:
-    """The sum, and its norm if there is one to compute: by a kernel of its own where there is one, else in one
-    launch if the device can, else in two.
+    """The sum, and its norm if there is one to compute: by a kernel of its own where there is one, else in
+    one launch if the device can, else in two.
     """
     if (found := _simple(ops, parts, norm)) is not None:
         return found

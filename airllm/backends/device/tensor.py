@@ -50,11 +50,20 @@ class TensorOps(Ops, Protocol):
     def to_host(self, tensor: Tensor) -> np.ndarray: ...
 
 
-class Pending(Protocol):
+class Pending:
     """A computation that is put off until its result is used."""
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from, besides weights."""
+        raise NotImplementedError
 
     def settle(self, of: Tensor) -> None:
         """Compute it; `of` becomes the result."""
+        raise NotImplementedError
+
+    def view(self, shape: tuple[int, ...]) -> Tensor | None:
+        """The result in another shape, put off as well; None if that needs the result."""
+        return None
 
 
 class Tensor(NumPyProtocols):
@@ -184,6 +193,8 @@ class Tensor(NumPyProtocols):
         sizes = _with_size(shape if isinstance(shape[0], int) else tuple(shape[0]), self.size)
         if sizes == self.shape:
             return self
+        if self.pending and (later := self.pending.view(sizes)) is not None:
+            return later
         if self.is_dense:
             return self._view(sizes, dense_strides(sizes, self.itemsize), self.offset)
         lead = self.shape[:-1]
