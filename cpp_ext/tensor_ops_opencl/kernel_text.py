@@ -20,6 +20,7 @@ def folder() -> Path:
 def text(form: str, family: str) -> str:
     """The source of a family of kernels for a form, "gpu" or "cpu". "experts.FORMAT": the products with
     experts of a format. "mixture.FORMAT.SHARED": experts in two launches, with a shared expert of a format.
+    "linear_two.FORMAT.SHARED": products with matrices of two formats.
     """
     name, *of = family.split(".")
     before = [f"#define {kind}_FORMAT {each}\n" for kind, each in zip(("EXPERT", "SHARED"), of, strict=False)]

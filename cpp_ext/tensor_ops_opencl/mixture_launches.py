@@ -1,4 +1,6 @@
-"""The launches of a layer's experts for a few rows: see `airllm.backends.device.mixture`."""
+"""The launches of a layer's experts for a few rows, see `airllm.backends.device.mixture`; and the product of
+a row with matrices of two formats, whose kernels are compiled alike.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +11,7 @@ from airllm.backends.device.launch_plan import ceil_div, is_quantized
 from tensor_ops_opencl.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, Plan, type_of
 
 _GROUP = 64
+_MOST_GROUPS = 2**20
 _GROUPS_OF_UNIT = 16  # on a GPU, so that few of them make the choice
 _ROUTERS_OF_UNIT = 4  # work-groups of a CPU device that compute the norm
 
@@ -21,7 +24,7 @@ def plan(
     form: str,
     units: int,
 ) -> Plan:
-    """One of "norm_route", "mixture_up" and "mixture_down"."""
+    """One of "norm_route", "mixture_up", "mixture_down" and "linear_two"."""
     return LAUNCHES[op](arrays, outs, numbers, form, units)
 
 
@@ -77,6 +80,17 @@ def _down(arrays: Mapping[str, Any], outs: Any, numbers: Any, form: str, units: 
     )
 
 
+def _linear_two(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
+) -> Plan:
+    """The products of one row with `weight`, then with `shared`; with an activation, the first gate those."""
+    (n, k), more, activation = arrays["weight"].shape, arrays["shared"].shape[0], numbers["activation"]
+    memory = (*_given(arrays, "x", "weight", "shared", "bias"), "out")
+    arguments = (*memory, *_numbers(n, more, k), np.uint32(activation))
+    tasks = n if activation else ceil_div(n, 2) + ceil_div(more, 2)
+    return Plan((_launch("linear_two", arrays, arguments, (k, k), 1, tasks, form, units),))
+
+
 def _launch(
     kernel: str,
     arrays: Mapping[str, Any],
@@ -92,9 +106,9 @@ def _launch(
     """
     name = _format(arrays["weight"])
     shared = _format(arrays["shared"]) if "shared" in arrays else name
-    family = f"mixture.{name}.{shared}"
+    family = f"{'linear_two' if kernel == 'linear_two' else 'mixture'}.{name}.{shared}"
     if form == "gpu":
-        most = _GROUPS_OF_UNIT * units
+        most = _GROUPS_OF_UNIT * units if kernel != "linear_two" else _MOST_GROUPS
         return Launch(family, kernel, arguments, rows * min(tasks, ceil_div(most, rows)), _GROUP)
     vectors = {name, shared} <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
     return Launch(
@@ -114,4 +128,4 @@ def _numbers(*counts: int) -> tuple:
     return tuple(np.uint64(count) for count in counts)
 
 
-LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down}
+LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_two": _linear_two}

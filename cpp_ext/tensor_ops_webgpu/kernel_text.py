@@ -106,7 +106,7 @@ fn product(unit: u32, at: u32) -> f32 {{
   return sum;
 }}
 """
-_MIXTURES = ("mixture_up", "mixture_down")
+_OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_two")
 _CHOICES = ("choose_experts", "mixture_up")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
@@ -126,7 +126,7 @@ def text(launch: Launch) -> str:
         parts.append(_OUTPUT.format(name=name, place=place))
         if f"{name}_n1" in launch.numbers:
             parts.append(_START.format(name=name))
-    if launch.kernel in _MIXTURES:
+    if launch.kernel in _OF_TWO_FORMATS:
         parts += _of_mixture(launch)
     elif launch.format:
         parts += [_ONE_FORMAT.format(lanes=launch.lanes), _one_format(launch.kernel, launch.format, stored)]

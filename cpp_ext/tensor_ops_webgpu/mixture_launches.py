@@ -1,4 +1,6 @@
-"""The launches of a layer's experts for a few rows: see `airllm.backends.device.mixture`."""
+"""The launches of a layer's experts for a few rows, see `airllm.backends.device.mixture`; and the product of
+a row with matrices of two formats, whose kernels are made alike.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _FLOATS_OF_STEP = 33  # steps of a product of 32 floats
 def plan(
     op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, Any], lanes: int
 ) -> Plan:
-    """One of "norm_route", "mixture_up" and "mixture_down"."""
+    """One of "norm_route", "mixture_up", "mixture_down" and "linear_two"."""
     return Plan((LAUNCHES[op](Call(op, arrays, {}, outs, lanes), numbers),))
 
 
@@ -30,9 +32,12 @@ def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
     """
     names = ("experts.gate_up", "experts.down", "shared_expert.gate", "shared_expert.down")
     given = [weights[name] for name in names if name in weights]
-    return buffers >= _BUFFERS and all(
-        reads_words(each) if is_quantized(each) else each.shape[-1] % 32 == 0 for each in given
-    )
+    return buffers >= _BUFFERS and all(map(in_units, given))
+
+
+def in_units(weight: Any) -> bool:
+    """Whether kernels read a weight in units of 32 values."""
+    return reads_words(weight) if is_quantized(weight) else weight.shape[-1] % 32 == 0
 
 
 def _route(call: Call, numbers: Mapping[str, Any]) -> Launch:
@@ -71,6 +76,16 @@ def _down(call: Call, numbers: Mapping[str, Any]) -> Launch:
     return _of_formats(call, call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes))
 
 
+def _linear_two(call: Call, numbers: Mapping[str, Any]) -> Launch:
+    (n, k), more = call.arrays["weight"].shape, call.arrays["shared"].shape[0]
+    sizes = {"n": n, "more": more, "k": k, "activation": numbers["activation"]}
+    columns = _GROUP // call.lanes
+    tasks = ceil_div(n, columns) + (0 if numbers["activation"] else ceil_div(more, columns))
+    each = sum(_steps_of_row(call.arrays[name], k, call.lanes) for name in ("weight", "shared"))
+    launch = call.launch(call.op, {"a": "x"} | _weights(), tasks, each + 2 * call.lanes + 1, _GROUP, **sizes)
+    return _of_formats(call, launch)
+
+
 def _weights() -> dict[str, str]:
     return {"b": "weight", "bias": "bias", "shared": "shared"}
 
@@ -86,4 +101,4 @@ def _of_formats(call: Call, launch: Launch) -> Launch:
     return replace(launch, lanes=call.lanes, **dict(zip(("format", "shared_format"), formats, strict=True)))
 
 
-LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down}
+LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_two": _linear_two}

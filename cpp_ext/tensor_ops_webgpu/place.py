@@ -139,6 +139,8 @@ class WebGPUPlace:
             return mixture_launches.fuses(arrays, self.engine.buffers)
         if name == "residual_norms":
             return len(arrays) + 2 <= self.engine.buffers
+        if name == "linear_two":
+            return all(map(mixture_launches.in_units, arrays.values()))
         if name == "gated_linear":
             return reads_words(arrays["weight"])
         return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs

@@ -18,19 +18,21 @@ from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
 from airllm.backends.device.heads import Heads, Kept, Steps, place
 from airllm.backends.device.heads import parts_of as heads_of
 from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
-from airllm.backends.device.stacks import data_of, whole_of
-from airllm.backends.device.tensor import Pending, Tensor
+from airllm.backends.device.stacks import data_of, format_of, memories_beside, put_beside, whole_in, whole_of
+from airllm.backends.device.tensor import Memory, Pending, Tensor
 from airllm.formats import Quantized
 
 _ACTIVATIONS = {"silu": 1, "tanh": 2, "none": 3}  # their numbers in kernels
 
 
 class _Products(Pending):
-    """The products of a row with matrices that lie one after the other in memory."""
+    """The products of a row with matrices that lie one after the other in memory, or in two memories."""
 
     def __init__(self, ops: FusedOps, x: Tensor, weight: Any, bias: Tensor | None):
         self._ops, self.x, self._weight, self._bias = ops, x, weight, bias
-        self.memory = data_of(weight).memory
+        self.memories = ops.together(x, weight)
+        self.rows = [n for memory in self.memories for n in memory.stack]
+        self._bias_start = sum(self.rows[: self.part(weight)])
         self.results: dict[int, Tensor] = {}
         self.out: Tensor | None = None
 
@@ -40,22 +42,28 @@ class _Products(Pending):
 
     def settle(self, of: Tensor) -> None:
         """Compute all of them."""
-        self.out = self._ops.linear_now(self.x, self._whole(), self._whole_bias())
+        if len(self.memories) == 2:
+            self.out = self._ops.linear_two(self.x, self._wholes(), sum(self.rows), bias=self._whole_bias())
+        else:
+            self.out = self._ops.linear_now(self.x, whole_of(self._weight), self._whole_bias())
         for i, tensor in self.results.items():
             tensor.become(self.result(i))
 
     def result(self, i: int) -> Tensor:
         """One of them, once they are computed."""
         assert self.out is not None
-        start, rows = sum(self.memory.stack[:i]), self.memory.stack[i]
-        return self.out[:, start : start + rows]
+        start = sum(self.rows[:i])
+        return self.out[:, start : start + self.rows[i]]
 
     def gate(self, activation: int) -> Tensor | None:
         """activation(first) * second, in one launch; None if there is no kernel."""
-        rows = self.memory.stack
-        if self.out is not None or self._bias is not None or len(rows) != 2 or len(self.x) != 1:
+        if self.out is not None or self._bias is not None or len(self.rows) != 2 or len(self.x) != 1:
             return None
-        result = self._ops.gated(self.x, self._whole(), rows[0], activation)
+        result: Tensor | None
+        if len(self.memories) == 2:
+            result = self._ops.linear_two(self.x, self._wholes(), self.rows[0], activation)
+        else:
+            result = self._ops.gated(self.x, whole_of(self._weight), self.rows[0], activation)
         if result is not None:
             self.results = {}  # they refer to this, and would be freed only by the collector of cycles
         return result
@@ -63,16 +71,19 @@ class _Products(Pending):
     def part(self, weight: Any) -> int:
         """The index of one of the matrices."""
         data = data_of(weight)
-        row, starts = data.offset // data.strides[0], np.cumsum((0, *self.memory.stack))
-        return int(np.searchsorted(starts, row))
+        row, starts = data.offset // data.strides[0], np.cumsum((0, *data.memory.stack))
+        before = 0 if data.memory is self.memories[0] else len(self.memories[0].stack)
+        return before + int(np.searchsorted(starts, row))
 
-    def _whole(self) -> Any:
-        return whole_of(self._weight)
+    def _wholes(self) -> list[Any]:
+        return [whole_in(self._ops, memory) for memory in self.memories]
 
     def _whole_bias(self) -> Tensor | None:
-        if self._bias is None:
+        """The bias of all of them, which lies in one piece of memory."""
+        if (b := self._bias) is None:
             return None
-        return Tensor(self._ops, self._bias.memory, self._bias.dtype, (sum(self.memory.stack),))
+        start = b.offset - self._bias_start * b.itemsize
+        return Tensor(self._ops, b.memory, b.dtype, (sum(self.rows),), offset=start)
 
 
 class FusedOps(DeviceOps):
@@ -218,7 +229,7 @@ class FusedOps(DeviceOps):
         if alone or out is not None or x.ndim != 2:
             return self.linear_now(x, weight, bias, out=out)
         known = self._products
-        if not known or known.x is not x or known.memory is not data.memory:
+        if not known or known.x is not x or data.memory not in known.memories:
             self._products = known = _Products(self, x, weight, bias)
         place = known.part(weight)
         if known.out is not None:
@@ -255,6 +266,27 @@ class FusedOps(DeviceOps):
             return None
         out = self.empty((1, rows))
         self._start("gated_linear", arrays, {"activation": activation}, {"out": out}, of_ops=True)
+        return out
+
+    def together(self, x: Tensor, weight: Any) -> tuple[Memory, ...]:
+        """The memories of the matrices that x is multiplied by in one launch with this one."""
+        found = memories_beside(weight)
+        if len(found) == 2 and (len(x) != 1 or not self._fuses_two(x, found)):
+            return (data_of(weight).memory,)
+        return found
+
+    def _fuses_two(self, x: Tensor, memories: Sequence[Memory]) -> bool:
+        weights = {str(i): whole_in(self, memory) for i, memory in enumerate(memories)}
+        return self._is_ready(x, False) and self.place.fuses("linear_two", weights)
+
+    def linear_two(
+        self, x: Tensor, weights: Sequence[Any], n: int, activation: int = 0, bias: Tensor | None = None
+    ) -> Tensor:
+        """The n products of a row with two matrices of two formats; with an activation, the gated ones."""
+        arrays = {"x": x, "weight": weights[0], "shared": weights[1]}
+        arrays |= {} if bias is None else {"bias": self.ready(bias)}
+        out = self.empty((1, n))
+        self.start("linear_two", arrays, {"activation": activation}, {"out": out})
         return out
 
     # ---- heads, and the cache ----
@@ -302,14 +334,36 @@ class FusedOps(DeviceOps):
     # ---- weights ----
 
     def stack(self, parts: Sequence[Any]) -> list[Any]:
-        """Matrices of one format and row length, or vectors, one after the other in memory; views of it."""
+        """Matrices of one row length, or vectors, that are multiplied together: those of one format lie one
+        after the other in memory. Views of them.
+        """
+        kinds = [_kind(each) for each in parts]
+        groups = {
+            kind: self._stack([each for each, of in zip(parts, kinds, strict=True) if of == kind])
+            for kind in dict.fromkeys(kinds)
+        }
+        if len(groups) == 2:
+            self.put_beside(*groups.values())
+        views = {kind: iter(group) for kind, group in groups.items()}
+        return [next(views[kind]) for kind in kinds]
+
+    def _stack(self, parts: Sequence[Any]) -> list[Any]:
         data = [_blocks(each) for each in parts]
         whole = self.to_device(np.concatenate(data))
         whole.memory.stack = tuple(map(len, data))
         starts = np.cumsum([0, *map(len, data)]).tolist()
         views = [whole[a:b] for a, b in zip(starts, starts[1:], strict=False)]
-        of = parts[0].format if isinstance(parts[0], Quantized) else None
+        of = format_of(parts[0])
         return [Quantized(view, of) for view in views] if of else views
+
+    @staticmethod
+    def put_beside(first: Sequence[Any], second: Sequence[Any]) -> None:
+        """Multiply by matrices of two formats together: see `stacks.py`."""
+        put_beside(first, second)
+
+
+def _kind(stored: Any) -> str:
+    return format_of(stored) or str(stored.dtype)
 
 
 def _is_matrix(x: Any) -> bool:

@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
+from airllm import tensor_ops
 from airllm.backends import registry
 from airllm.convert.quantize import quantize
-from tests.support import device_models, tiny_gguf
+from tests.support import device_models, tiny_gguf, wide_gguf
 from tests.support.device_models import agree, counts, open_engine, running
 from tests.support.tiny_models import texts
 
@@ -51,6 +53,58 @@ def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
     launches, layers = launches_of_tokens(path, placed)
     assert launches - 3 <= MOST * layers
+
+
+@pytest.mark.parametrize("name", ("llama3", "qwen3_moe"))
+def test_matrices_of_two_formats_are_one_launch(name, placed, tmp_path):
+    """llama.cpp's mix q4_k_m has the values of some layers in q6_k."""
+    floats = wide_gguf.write_wide(name, tmp_path / "floats.gguf", GGMLQuantizationType.F32)
+    quantize(floats, path := tmp_path / "blocks.gguf", "q4_k_m")
+    launches, layers = launches_of_tokens(path, placed)
+    assert launches - 3 <= MOST * layers
+
+
+@pytest.mark.parametrize("formats", (("q4_0", "q8_0"), ("q8_0", "q5_1"), ("float32", "q4_0")))
+@pytest.mark.parametrize("place", range(3))
+def test_products_of_a_row_with_two_formats(place, formats, ops):
+    """Any of three matrices has another format than the rest; odd numbers of rows, with biases. And two of
+    them as gate and up.
+    """
+    rng, k = np.random.default_rng(5), 96
+    x = rng.standard_normal((1, k), np.float32)
+    stored, exact = zip(*(
+        weight_of(rng, formats[i == place], (n, k)) for i, n in enumerate((7, 5, 9))
+    ), strict=True)  # fmt: skip
+    biases = [rng.standard_normal(len(each), np.float32) for each in stored]
+    order = sorted(range(3), key=lambda i: (i == place) != (place == 0))  # those of the first's format first
+    there = ops.to_device(x)
+    weights = dict(zip(order, ops.stack([stored[i] for i in order]), strict=True))
+    of_bias = dict(zip(order, ops.stack([biases[i] for i in order]), strict=True))
+    start = launched(ops)
+    found = [ops.linear(there, weights[i], of_bias[i]) for i in range(3)]
+    found = [each.numpy()[0] for each in found]
+    if ops.name() == "opencl":
+        assert launched(ops) - start == 1
+    for one, weight, bias in zip(found, exact, biases, strict=True):
+        np.testing.assert_allclose(one, weight @ x[0] + bias, rtol=1e-5, atol=1e-5)
+    stored, exact = zip(*(weight_of(rng, each, (9, k)) for each in formats), strict=True)
+    gate, up = (ops.linear(there, each) for each in ops.stack(stored))
+    start = launched(ops)
+    gated = ops.swiglu(gate, up).numpy()[0]
+    if ops.name() == "opencl":
+        assert launched(ops) - start == 1
+    of_gate = exact[0] @ x[0]
+    wanted = of_gate / (1 + np.exp(-of_gate)) * (exact[1] @ x[0])
+    np.testing.assert_allclose(gated, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+def weight_of(rng: np.random.Generator, name: str, shape: tuple[int, int]) -> tuple[Any, np.ndarray]:
+    """A weight as stored, and its values in float64."""
+    floats = rng.standard_normal(shape, np.float32) / 8
+    if name == "float32":
+        return floats, floats.astype(np.float64)
+    stored = tensor_ops.quantize(floats, name)
+    return stored, stored.dequantize().astype(np.float64)
 
 
 def rms(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
