@@ -32,14 +32,14 @@ def _route(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], for
     """On a CPU device, each work-group has the normed row in memory of its own."""
     (rows, dim), experts = arrays["x"].shape, arrays["router"].shape[0]
     columns = experts + ("gate" in arrays)
-    names = _given(arrays, "x", "residual", "norm", "router", "bias", "gate")
+    names = _given(arrays, "x", "post", "residual", "norm", "router", "bias", "gate")
     types = (np.uint32(type_of(arrays.get(name))) for name in ("norm", "router", "gate"))
     arguments = (
         *names,
         "total",
         "normed",
         "logits",
-        *_numbers(rows, dim, experts),
+        *_numbers(rows, dim, experts, numbers["norms"]),
         np.float32(numbers["eps"]),
         *types,
     )
@@ -52,10 +52,11 @@ def _route(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], for
 
 
 def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int) -> Plan:
-    weight, (rows, k), shared = arrays["weight"], arrays["x"].shape, arrays.get("shared")
+    weight, rows, k = arrays["weight"], len(arrays["logits"]), arrays["x"].shape[1]
+    shared = arrays.get("shared")
     n, shared_n = weight.shape[1] // 2, shared.shape[0] // 2 if shared is not None else 0
     memory = (
-        *_given(arrays, "x", "logits", "selection_bias", "weight", "bias", "shared"),
+        *_given(arrays, "x", "logits", "selection_bias", "scales", "weight", "bias", "shared"),
         "out",
         "ids",
         "weights",
@@ -64,20 +65,26 @@ def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: 
     kinds = *(np.uint32(numbers[name]) for name in ("sigmoid", "normalize")), np.float32(numbers["scale"])
     flags = (np.uint32(numbers[name]) for name in ("shared_gate", "scales_input", "activation"))
     gate = np.float32(numbers["limit"]), np.float32(numbers["alpha"])
-    arguments = (*memory, *_numbers(*sizes), *kinds, *_numbers(n, shared_n, k), *flags, *gate)
+    arguments = (
+        *memory,
+        *_numbers(*sizes),
+        *kinds,
+        *_numbers(n, shared_n, k, numbers["shared_from"]),
+        *flags,
+        *gate,
+    )
     tasks = numbers["used"] * n + shared_n
     return Plan((_launch("mixture_up", arrays, arguments, (k, k), rows, tasks, form, units),))
 
 
-def _down(arrays: Mapping[str, Any], outs: Any, numbers: Any, form: str, units: int) -> Plan:
+def _down(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int) -> Plan:
     weight, shared, used = arrays["weight"], arrays.get("shared"), arrays["ids"].shape[1]
-    (rows, width), n = outs["out"].shape, weight.shape[-1]
+    rows, width, n = len(arrays["ids"]), outs["out"].shape[1], weight.shape[-1]
     shared_n = shared.shape[-1] if shared is not None else 0
     memory = (*_given(arrays, "x", "ids", "weights", "weight", "bias", "shared"), "out")
-    arguments = (*memory, *_numbers(rows, used, n, shared_n, width))
-    return Plan(
-        (_launch("mixture_down", arrays, arguments, (n, shared_n), rows, ceil_div(width, 2), form, units),)
-    )
+    arguments = (*memory, *_numbers(rows, used, n, shared_n, width, numbers["shared_to"]))
+    tasks = ceil_div(width, 2) * (2 if numbers["shared_to"] else 1)
+    return Plan((_launch("mixture_down", arrays, arguments, (n, shared_n), rows, tasks, form, units),))
 
 
 def _linear_two(

@@ -16,7 +16,7 @@ from tensor_ops_webgpu.launches import LANES, LANES_ON_CPU, Launch
 _KEPT = 1 << 28  # bytes of freed buffers to keep
 _NUMBERS = 512  # bytes of the largest struct of numbers
 _LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
-_BUFFERS, _MOST_BUFFERS = "max-storage-buffers-per-shader-stage", 9  # of a kernel
+_BUFFERS, _MOST_BUFFERS = "max-storage-buffers-per-shader-stage", 10  # of a kernel
 # Mesa's llvmpipe silently ends an invocation after this many iterations of all its loops.
 _LLVMPIPE_STEPS = 65535
 _opening = threading.RLock()

@@ -31,6 +31,11 @@ def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
     words, and of floats whose rows are multiples of 32.
     """
     names = ("experts.gate_up", "experts.down", "shared_expert.gate", "shared_expert.down")
+    names += (
+        "feed_forward.gate",
+        "feed_forward.up",
+        "feed_forward.down",
+    )  # beside experts, in their launches
     given = [weights[name] for name in names if name in weights]
     return buffers >= _BUFFERS and all(map(in_units, given))
 
@@ -42,15 +47,23 @@ def in_units(weight: Any) -> bool:
 
 def _route(call: Call, numbers: Mapping[str, Any]) -> Launch:
     (rows, d), experts = call.arrays["x"].shape, call.arrays["router"].shape[0]
-    names = ("x", "residual", "norm", "router", "bias", "gate")
-    sizes = {"rows": rows, "d": d, "experts": experts, "eps": number(numbers["eps"])}
+    names = ("x", "post", "residual", "norm", "router", "bias", "gate")
+    sizes = {
+        "rows": rows,
+        "d": d,
+        "experts": experts,
+        "eps": number(numbers["eps"]),
+        "norms": numbers["norms"],
+    }
     tasks = rows * ceil_div(experts + call.has("gate"), 2)
-    steps = 2 * ceil_div(d, _GROUP) + 3 * _REDUCTION
-    return call.launch(call.op, {name: name for name in names}, tasks, steps, _GROUP, **sizes)
+    steps = (2 + numbers["norms"]) * ceil_div(d, _GROUP) + 4 * _REDUCTION
+    inputs = {name: name for name in names}
+    return call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes).without_missing()
 
 
 def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
-    weight, shared, (rows, k) = call.arrays["weight"], call.arrays.get("shared"), call.arrays["x"].shape
+    weight, shared = call.arrays["weight"], call.arrays.get("shared")
+    rows, k = len(call.arrays["logits"]), call.arrays["x"].shape[1]
     n, shared_n = weight.shape[1] // 2, 0 if shared is None else shared.shape[0] // 2
     floats = {name: number(numbers[name]) for name in ("scale", "limit", "alpha")}
     sizes = {"rows": rows, "experts": weight.shape[0], "n": n, "shared_n": shared_n, "k": k}
@@ -60,16 +73,19 @@ def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
     most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _MOST_GROUPS
     of_row = min(tasks, ceil_div(most, rows))
     steps = steps_of_choice(weight.shape[0], numbers) + ceil_div(tasks, of_row) * each
-    inputs = {"a": "x", "logits": "logits", "selection_bias": "selection_bias"} | _weights()
+    inputs = {"a": "x", "logits": "logits", "selection_bias": "selection_bias", "scales": "scales"}
+    inputs |= _weights()
     given = dict(numbers) | floats | sizes
-    return _of_formats(call, call.launch(call.op, inputs, rows * of_row, steps, _GROUP, **given))
+    launch = call.launch(call.op, inputs, rows * of_row, steps, _GROUP, **given)
+    return _of_formats(call, launch.without_missing())
 
 
 def _down(call: Call, numbers: Mapping[str, Any]) -> Launch:
     weight, shared, (rows, used) = call.arrays["weight"], call.arrays.get("shared"), call.arrays["ids"].shape
     width, n, shared_n = call.shape[1], weight.shape[-1], 0 if shared is None else shared.shape[-1]
     sizes = {"rows": rows, "used": used, "n": n, "shared_n": shared_n, "width": width}
-    tasks = rows * ceil_div(width, _GROUP // call.lanes)
+    sizes["shared_to"] = numbers["shared_to"]
+    tasks = rows * ceil_div(width, _GROUP // call.lanes) * (2 if numbers["shared_to"] else 1)
     steps = used * (_steps_of_row(weight, n, call.lanes) + 1) + 2 * call.lanes
     steps += 0 if shared is None else _steps_of_row(shared, shared_n, call.lanes)
     inputs = {"a": "x", "ids": "ids", "weights": "weights"} | _weights()

@@ -177,6 +177,8 @@ class FusedOps(DeviceOps):
         of_token = heads_of(x) if x.ndim == 3 or self._is_part(x) else None
         if of_token and (steps := of_token[1].normalized(weight, eps)):
             return self.put_heads_off(x.shape, of_token[0], steps)
+        if isinstance(x.pending, NormedSum) and x.pending.takes(x, eps):
+            return self._one_more_norm(x, x.pending, Norm(weight, eps))
         known = parts_of(x)
         if known and not (known.is_pair_of_norms and known.eps == eps):
             return self._norm_of_sum(x, known, Norm(weight, eps))
@@ -196,9 +198,13 @@ class FusedOps(DeviceOps):
 
     def _norm_of_sum(self, x: Tensor, parts: Parts, norm: Norm) -> Tensor:
         """Put the norm of a sum off, with the sum `x` itself."""
-        later = NormedSum(self, parts, norm)
+        later = NormedSum(self, parts, x)
+        self._put_off(x, later)
+        return self._one_more_norm(x, later, norm)
+
+    def _one_more_norm(self, x: Tensor, later: NormedSum, norm: Norm) -> Tensor:
         normed = self.put_off(x.shape, later)
-        later.promise(self._put_off(x, later), normed)
+        later.promise(norm, normed)
         return normed
 
     def add_rms_norm(

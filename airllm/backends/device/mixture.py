@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from airllm.backends.device.residual import NormedSum
+from airllm.backends.device.residual import NormedSum, in_one_piece
 from airllm.backends.device.stacks import data_of, whole_of
 from airllm.backends.device.tensor import Tensor
 from airllm.formats import Quantized
@@ -63,20 +63,26 @@ class Activation(NamedTuple):
 
 class Mixture(NamedTuple):
     """A layer's experts. `weights` are the layer's, by name. `scales_input`: the weights of the chosen
-    experts multiply what these get.
+    experts multiply what these get. `dense`: what the shared expert would be is a dense feed-forward beside
+    the experts, which has another input, and a result of its own.
     """
 
     router: Router
     gate: Activation
     scales_input: bool
     weights: Mapping[str, Any]
+    dense: bool = False
+
+    @property
+    def of_shared(self) -> str:
+        """How the names of the shared expert's weights begin."""
+        return "feed_forward" if self.dense else "shared_expert"
 
     @property
     def shared(self) -> tuple[Any, Any] | None:
         """The shared expert's gate and up as one matrix, and its down, if the layer has one."""
-        if "shared_expert.down" not in self.weights:
-            return None
-        return whole_of(self.weights["shared_expert.gate"]), self.weights["shared_expert.down"]
+        w, of = self.weights, self.of_shared
+        return (whole_of(w[f"{of}.gate"]), w[f"{of}.down"]) if f"{of}.down" in w else None
 
     def why_not(self, rows: int) -> str:
         """Why the kernels do not compute these experts for so many rows; "" if they do."""
@@ -92,53 +98,76 @@ class Mixture(NamedTuple):
         return self._why_not_shared()
 
     def _why_not_shared(self) -> str:
-        w = self.weights
-        if "shared_expert.down" not in w:
+        w, of = self.weights, self.of_shared
+        if f"{of}.down" not in w:
             return ""
-        gate, up = (data_of(w[f"shared_expert.{name}"]) for name in ("gate", "up"))
+        gate, up = (data_of(w[f"{of}.{name}"]) for name in ("gate", "up"))
         together = gate.memory is up.memory and len(gate.memory.stack) == 2
-        return "" if together and not _biased(w, "shared_expert") else "the formats of the shared expert"
+        return "" if together and not _biased(w, of) else "the formats of the shared expert"
 
 
 def _biased(weights: Mapping[str, Any], part: str) -> bool:
     return any(name.startswith(part) and name.endswith("_bias") for name in weights)
 
 
-def mix(ops: Any, x: Tensor, of_router: Tensor, given: Mixture) -> Tensor:
-    """The sum of the experts that the router chooses for each row of x, and of the shared expert."""
+def mix(
+    ops: Any, x: Tensor, of_router: Tensor, given: Mixture, of_dense: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """The sum of the experts that the router chooses for each row of x, and of the shared expert. `of_dense`:
+    the input of a dense feed-forward, whose result is apart.
+    """
     logits = _route(ops, of_router, given.weights)
-    activated, choice = _activate(ops, x, logits, given)
-    w, shared = given.weights, given.shared
+    activated, choice = _activate(ops, x, logits, given, of_dense)
+    w, shared, rows, width = given.weights, given.shared, *x.shape
     arrays = {"x": activated, **choice, "weight": w["experts.down"], "bias": w.get("experts.down_bias")}
-    out = ops.empty(x.shape)
-    _start(ops, "mixture_down", arrays | {"shared": shared and shared[1]}, {}, {"out": out})
-    return out
+    out = ops.empty((rows * (2 if given.dense else 1), width))
+    numbers = {"shared_to": rows * width if given.dense else 0}
+    _start(ops, "mixture_down", arrays | {"shared": shared and shared[1]}, numbers, {"out": out})
+    return (out[:rows], out[rows:]) if given.dense else (out, None)
 
 
 def _route(ops: Any, x: Tensor, weights: Mapping[str, Any]) -> Tensor:
     """The router's logits, then those of the shared expert's gate; if x is the norm of a sum that was put
-    off, that too.
+    off, that too, with the other norms of it.
     """
     matrices = {
         "router": weights["experts.router"], "bias": weights.get("experts.router_bias"),
         "gate": weights.get("shared_expert.router"),
     }  # fmt: skip
     columns = len(matrices["router"]) + (matrices["gate"] is not None)
-    later = x.pending if isinstance(x.pending, NormedSum) and x.pending.is_plain else None
     arrays: dict[str, Any] = {"x": x}
-    eps = 0.0
+    numbers: dict[str, Any] = {"eps": 0.0, "norms": 0}
     shape: tuple[int, ...] = (1,)
-    if later:
-        shape, eps = x.shape, later.norm.eps
-        arrays = {"x": later.parts.x, "residual": later.parts.residual, "norm": later.norm.weight}
-    outs = {"total": ops.empty(shape), "normed": ops.empty(shape), "logits": ops.empty((len(x), columns))}
-    _start(ops, "norm_route", arrays | matrices, {"eps": eps}, outs)
-    if later:
-        later.become(outs["total"], outs["normed"])
+    places: list[int] = []
+    if (later := _routable(x)) is not None and (piece := in_one_piece([n.weight for n in later.norms])):
+        whole, places = piece
+        parts = later.parts
+        arrays = {"x": parts.x, "post": parts.x_norm, "residual": parts.residual, "norm": whole}
+        numbers = {"eps": later.norms[0].eps, "norms": len(places)}
+        shape = len(places), *x.shape
+    total = ops.empty(x.shape if places else (1,))
+    outs = {"total": total, "normed": ops.empty(shape), "logits": ops.empty((len(x), columns))}
+    _start(ops, "norm_route", arrays | matrices, numbers, outs)
+    if later and places:
+        later.become(total, *(outs["normed"][place] for place in places))
     return outs["logits"]
 
 
-def _activate(ops: Any, x: Tensor, logits: Tensor, given: Mixture) -> tuple[Tensor, dict[str, Tensor]]:
+def _routable(x: Tensor) -> NormedSum | None:
+    """What is put off in x, if the router's kernel can compute it: x is the norm with the first weights."""
+    later = x.pending
+    if not isinstance(later, NormedSum) or later.norms[0].centered or later.parts.residual is None:
+        return None
+    same_eps = later.parts.eps in (0, later.norms[0].eps)
+    weights = [norm.weight for norm in later.norms]
+    mine = later.weight_of(x)
+    first = mine is not None and all(mine.offset <= each.offset for each in weights)
+    return later if same_eps and first and later.parts.given <= {"x_norm", "residual"} else None
+
+
+def _activate(
+    ops: Any, x: Tensor, logits: Tensor, given: Mixture, of_dense: Tensor | None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The activated values of each row's experts and of its shared expert, and the choice."""
     w, rows, shared = given.weights, len(x), given.shared
     n, used = w["experts.gate_up"].shape[1] // 2, given.router.used
@@ -146,14 +175,26 @@ def _activate(ops: Any, x: Tensor, logits: Tensor, given: Mixture) -> tuple[Tens
     out = ops.empty((rows, used * n + shared_n))
     choice = {"ids": ops.empty((rows, used), np.int32), "weights": ops.empty((rows, used + 1))}
     arrays = {
-        "x": x, "logits": logits, "selection_bias": w.get("experts.selection_bias"),
+        "x": x if of_dense is None else _together(ops, x, of_dense), "logits": logits,
+        "selection_bias": w.get("experts.selection_bias"), "scales": w.get("experts.scales"),
         "weight": w["experts.gate_up"], "bias": w.get("experts.gate_up_bias"),
         "shared": shared and shared[0],
     }  # fmt: skip
     numbers = given.router.numbers | given.gate.numbers | {"scales_input": int(given.scales_input)}
     numbers["shared_gate"] = logits.shape[1] - given.router.experts
+    numbers["shared_from"] = 0 if of_dense is None else x.size
     _start(ops, "mixture_up", arrays, numbers, {"out": out, **choice})
     return out, choice
+
+
+def _together(ops: Any, x: Tensor, other: Tensor) -> Tensor:
+    """Two arrays of one shape, one after the other: where they are, or copies."""
+    rows, shape = len(x), (2 * len(x), *x.shape[1:])
+    if other.memory is x.memory and other.offset == x.offset + x.nbytes and x.is_dense and other.is_dense:
+        return Tensor(ops, x.memory, x.dtype, shape, offset=x.offset)
+    both = ops.empty(shape)
+    both[:rows], both[rows:] = x, other
+    return both
 
 
 def _start(ops: Any, name: str, arrays: Mapping[str, Any], numbers: Any, outs: Any) -> None:

@@ -113,32 +113,37 @@ class Norm(NamedTuple):
 
 
 class NormedSum(Pending):
-    """A sum and its norm, which are put off together."""
+    """A sum and norms of it, which are put off together."""
 
-    def __init__(self, ops: Any, parts: Parts, norm: Norm):
-        self._ops, self.parts, self.norm = ops, parts, norm
-        self._results: tuple[weakref.ref[Tensor], ...] = ()
+    def __init__(self, ops: Any, parts: Parts, total: Tensor):
+        self._ops, self.parts, self.norms = ops, parts, list[Norm]()
+        self._total, self._normed = weakref.ref(total), list[weakref.ref[Tensor]]()
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is the sum of two rows, and its `rms_norm`."""
-        return self.parts.given == {"residual"} and not self.norm.centered
+    def promise(self, norm: Norm, normed: Tensor) -> None:
+        """Compute this norm too."""
+        self.norms.append(norm)
+        self._normed.append(weakref.ref(normed))
 
-    def promise(self, *results: Tensor) -> None:
-        """Remember the sum and the norm."""
-        self._results = tuple(map(weakref.ref, results))
+    def weight_of(self, x: Tensor) -> Tensor | None:
+        """The weights of the norm that x will be; None if it is the sum."""
+        of_x = (norm.weight for norm, each in zip(self.norms, self._normed, strict=True) if each() is x)
+        return next(of_x, None)
+
+    def takes(self, x: Tensor, eps: float) -> bool:
+        """Whether an `rms_norm` of x can be one more of these."""
+        return self._total() is x and not self.norms[0].centered and self.norms[0].eps == eps
 
     def reads(self) -> Sequence[Tensor]:
         """What they are computed from, besides weights."""
         return _rows(self.parts)
 
     def settle(self, of: Tensor) -> None:
-        """Compute both."""
-        self.become(*compute(self._ops, self.parts, self.norm))
+        """Compute all of them."""
+        self.become(*compute(self._ops, self.parts, self.norms))
 
-    def become(self, *found: Tensor) -> None:
-        """The sum and the norm were computed."""
-        for result, each in zip(self._results, found, strict=True):
+    def become(self, total: Tensor, *normed: Tensor) -> None:
+        """The sum and the norms were computed."""
+        for result, each in zip((self._total, *self._normed), (total, *normed), strict=True):
             if (tensor := result()) is not None:
                 tensor.become(each)
 
@@ -147,48 +152,70 @@ def _rows(parts: Parts) -> Sequence[Tensor]:
     return [each for each in (parts.x, parts.y, parts.residual) if each is not None]
 
 
-def compute(ops: Any, parts: Parts, norm: Norm | None = None) -> tuple[Tensor, Tensor]:
-    """The sum, and its norm if there is one to compute: by a kernel of its own where there is one, else in
-    one launch if the device can, else in two.
+def in_one_piece(weights: Sequence[Tensor]) -> tuple[Tensor, list[int]] | None:
+    """Vectors that lie one after the other in memory as one array, and the place of each of them in it."""
+    order = sorted(weights, key=lambda each: each.offset)
+    first = order[0]
+    for i, each in enumerate(order):
+        if each.memory is not first.memory or each.offset != first.offset + i * first.nbytes:
+            return None
+    whole = Tensor(first.ops, first.memory, first.dtype, (len(order), first.size), offset=first.offset)
+    return whole, [(each.offset - first.offset) // first.nbytes for each in weights]
+
+
+def compute(ops: Any, parts: Parts, norms: Sequence[Norm] = ()) -> list[Tensor]:
+    """The sum, and the norms of it that are asked for: by a kernel of its own where there is one, else in one
+    launch if the device can, else in more.
     """
-    if (found := _simple(ops, parts, norm)) is not None:
+    if (found := _simple(ops, parts, norms)) is not None:
         return found
     arrays: dict[str, Any] = {name: ops.ready(each) for name, each in parts.arrays.items()}
-    if norm:
-        arrays["norms"] = norm.whole
-    fits = norm is None or (arrays["norms"] is not None and parts.eps in (0, norm.eps))
-    if not fits or not ops.place.fuses("residual_norms", arrays):
-        return _apart(ops, parts, norm)
+    places = [0] * len(norms)
+    if len(norms) == 1:
+        arrays["norms"] = norms[0].whole
+    elif norms:
+        arrays["norms"], places = in_one_piece([each.weight for each in norms]) or (None, places)
+    eps = {each.eps for each in norms} | ({parts.eps} if parts.eps else set())
+    if arrays.get("norms", 0) is None or len(eps) > 1 or not ops.place.fuses("residual_norms", arrays):
+        return _apart(ops, parts, norms)
+    first = norms[0] if norms else None
     numbers: dict[str, Any] = {
-        "count": int(norm is not None), "eps": norm.eps if norm else parts.eps, "factor": parts.factor,
-        "centered": int(bool(norm and norm.centered)), "biased": int(bool(norm and norm.bias is not None)),
+        "count": len(norms), "eps": max(eps, default=0.0), "factor": parts.factor,
+        "centered": int(bool(first and first.centered)),
+        "biased": int(bool(first and first.bias is not None)),
     }  # fmt: skip
     shape = parts.x.shape
-    outs = {"total": ops.empty(shape), "normed": ops.empty(shape if norm else (1,))}
+    outs = {"total": ops.empty(shape), "normed": ops.empty((len(norms), *shape) if norms else (1,))}
     ops.start("residual_norms", arrays, numbers, outs)
-    return outs["total"], outs["normed"]
+    return [outs["total"], *(outs["normed"][place] for place in places)]
 
 
-def _simple(ops: Any, parts: Parts, norm: Norm | None) -> tuple[Tensor, Tensor] | None:
+def _simple(ops: Any, parts: Parts, norms: Sequence[Norm]) -> list[Tensor] | None:
     """What one op computes; it has kernels for longer rows, and for each dtype."""
-    if norm and parts.given == {"residual"} and not norm.centered:
-        return ops.add_norm_now(parts.x, parts.residual, norm.weight, norm.eps)
-    if norm:
+    if len(norms) == 1 and parts.given == {"residual"} and not norms[0].centered:
+        return list(ops.add_norm_now(parts.x, parts.residual, norms[0].weight, norms[0].eps))
+    if norms:
         return None
     one = {
         ("x_norm",): lambda: ops.norm_now(parts.x, parts.x_norm, parts.eps),
         ("residual",): lambda: ops.combine_now("add", parts.x, parts.residual),
         ("factor",): lambda: ops.combine_now("multiply", parts.x, parts.factor),
     }.get(tuple(parts.given))
-    return (found := one(), found) if one else None
+    return [one()] if one else None
 
 
-def _apart(ops: Any, parts: Parts, norm: Norm | None) -> tuple[Tensor, Tensor]:
-    """The same in two launches or more, for a device that binds few arrays to one."""
-    if norm:
+def _apart(ops: Any, parts: Parts, norms: Sequence[Norm]) -> list[Tensor]:
+    """The same in two launches or more, for a device that binds few arrays to one, and for norms whose
+    weights are apart.
+    """
+    if norms:
         total = compute(ops, parts)[0]
-        if not norm.centered:
-            return total, ops.norm_now(total, norm.weight, norm.eps)
-        return total, ops.layer_norm_now(total, norm.weight, norm.bias, norm.eps)
+        return [total, *(_norm_alone(ops, total, each) for each in norms)]
     first = compute(ops, parts._replace(factor=1.0, residual=None, scale=None))[0]
     return compute(ops, Parts(first, factor=parts.factor, residual=parts.residual, scale=parts.scale))
+
+
+def _norm_alone(ops: Any, x: Tensor, norm: Norm) -> Tensor:
+    if norm.centered:
+        return ops.layer_norm_now(x, norm.weight, norm.bias, norm.eps)
+    return ops.norm_now(x, norm.weight, norm.eps)

@@ -19,6 +19,8 @@ _STACKS = (
     ("feed_forward.gate", "feed_forward.up"),
     ("shared_expert.gate", "shared_expert.up"),
 )
+# Weights of norms of one input, which a device computes together: the router's first.
+_NORMS = ("experts.router_norm", "experts.norm", "feed_forward.norm")
 
 
 class PlacedLayer(Protocol):
@@ -163,6 +165,8 @@ def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) 
                 parts = [f"{name}{end}" for name in names if f"{name}{end}" in own]
                 if parts:
                     moved |= zip(parts, on_device.stack([own[name] for name in parts]), strict=True)
+    if all(name in own for name in _NORMS):
+        moved |= zip(_NORMS, on_device.stack([own[name] for name in _NORMS]), strict=True)
     rest = {name: move(each) for name, each in own.items() if name not in moved}
     joined = join_experts(layer) if matrices else {}
     experts = {name: on_device.to_device(each.join()) for name, each in joined.items()}

@@ -21,7 +21,11 @@ fn gated(sums: vec2<f32>) -> f32 {
 fn write_choice(lid: u32, row: u32) {
   for (var i = lid; i < numbers.used; i += GROUP) {
     ids_words[row * numbers.used + i] = chosen[i];
-    weights_words[row * (numbers.used + 1u) + i] = bitcast<u32>(select(share[i], 1.0, numbers.scales_input != 0u));
+    var weight = share[i];
+    if (numbers.scales_type != 0u) {
+      weight *= scales_at(chosen[i]);
+    }
+    weights_words[row * (numbers.used + 1u) + i] = bitcast<u32>(select(weight, 1.0, numbers.scales_input != 0u));
   }
   if (lid == 0u) {
     var of_shared = 1.0;
@@ -59,7 +63,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         for (var unit = lid % LANES; unit < units; unit += LANES) {
           let at = row * numbers.k + unit * 32u;
           if (is_shared) {
-            sum += vec2<f32>(product_shared(col * units + unit, at), product_shared((width + col) * units + unit, at));
+            let of_shared = numbers.shared_from + at;
+            sum.x += product_shared(col * units + unit, of_shared);
+            sum.y += product_shared((width + col) * units + unit, of_shared);
           } else {
             sum.x += product((expert + col) * units + unit, at);
             sum.y += product((expert + width + col) * units + unit, at);
