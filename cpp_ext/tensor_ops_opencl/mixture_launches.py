@@ -54,9 +54,10 @@ def _route(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], for
 def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int) -> Plan:
     weight, rows, k = arrays["weight"], len(arrays["logits"]), arrays["x"].shape[1]
     shared = arrays.get("shared")
-    n, shared_n = weight.shape[1] // 2, shared.shape[0] // 2 if shared is not None else 0
+    n = weight.shape[1] // (1 if "up" in arrays else 2)
+    shared_n = shared.shape[0] // 2 if shared is not None else 0
     memory = (
-        *_given(arrays, "x", "logits", "selection_bias", "scales", "weight", "bias", "shared"),
+        *_given(arrays, "x", "logits", "selection_bias", "scales", "weight", "up", "bias", "shared"),
         "out",
         "ids",
         "weights",
@@ -114,10 +115,14 @@ def _launch(
     name = _format(arrays["weight"])
     shared = _format(arrays["shared"]) if "shared" in arrays else name
     family = f"{'linear_two' if kernel == 'linear_two' else 'mixture'}.{name}.{shared}"
+    formats = {name, shared}
+    if "up" in arrays:
+        formats.add(up := _format(arrays["up"]))
+        family += f".{up}"
     if form == "gpu":
         most = _GROUPS_OF_UNIT * units if kernel != "linear_two" else _MOST_GROUPS
         return Launch(family, kernel, arguments, rows * min(tasks, ceil_div(most, rows)), _GROUP)
-    vectors = {name, shared} <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
+    vectors = formats <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
     return Launch(
         family, f"cpu_{kernel}" if vectors else kernel, arguments, rows * min(tasks, SHARES * units)
     )

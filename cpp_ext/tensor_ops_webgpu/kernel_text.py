@@ -154,15 +154,21 @@ def _one_format(kernel: str, name: str, stored: str) -> str:
 
 
 def _of_mixture(launch: Launch) -> list[str]:
-    """The products of experts' weights, and `product_shared` of the shared expert's: of blocks, or floats."""
+    """The products of experts' weights, `product_shared` of the shared expert's, and `product_up` of what
+    gates multiply: of blocks, or floats.
+    """
 
     def products(name: str, stored: str) -> str:
         return _one_format(launch.kernel, name, stored) if name else _FLOAT_PRODUCT.format(stored=stored)
 
-    of_shared = products(launch.shared_format, "shared")
-    names = "|".join(_FUNCTIONS.findall(of_shared))
-    of_shared = re.sub(rf"\b({names})\(", r"\1_shared(", of_shared)
-    return [_ONE_FORMAT.format(lanes=launch.lanes), products(launch.format, "b"), of_shared]
+    def renamed(name: str, stored: str) -> str:
+        found = products(name, stored)
+        names = "|".join(_FUNCTIONS.findall(found))
+        return re.sub(rf"\b({names})\(", rf"\1_{stored}(", found)
+
+    parts = [_ONE_FORMAT.format(lanes=launch.lanes), products(launch.format, "b")]
+    parts.append(renamed(launch.shared_format, "shared"))
+    return [*parts, renamed(launch.up_format, "up")] if launch.kernel == "mixture_up" else parts
 
 
 @functools.cache

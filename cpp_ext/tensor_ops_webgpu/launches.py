@@ -48,7 +48,7 @@ class Launch:
     memory, or None for an array that was not given. `steps` is the maximum of loop iterations in an
     invocation. An invocation writes pairs of neighbours; with `by_row`, pairs within a row, so two rows may
     share a word. `format`: the only one that the kernel reads, if it is made for one. `shared_format`: that
-    of its array of a shared expert.
+    of its array of a shared expert; `up_format`: of what the gates of experts multiply, if that is apart.
     """
 
     kernel: str
@@ -62,6 +62,7 @@ class Launch:
     format: str = ""
     lanes: int = 0
     shared_format: str = ""
+    up_format: str = ""
 
     @property
     def missing(self) -> tuple[str, ...]:

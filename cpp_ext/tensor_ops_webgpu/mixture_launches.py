@@ -30,7 +30,14 @@ def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
     """Whether there are kernels for a layer's experts, with so many buffers: of blocks that are read as
     words, and of floats whose rows are multiples of 32.
     """
-    names = ("experts.gate_up", "experts.down", "shared_expert.gate", "shared_expert.down")
+    names = (
+        "experts.gate",
+        "experts.up",
+        "experts.gate_up",
+        "experts.down",
+        "shared_expert.gate",
+        "shared_expert.down",
+    )
     names += (
         "feed_forward.gate",
         "feed_forward.up",
@@ -64,7 +71,8 @@ def _route(call: Call, numbers: Mapping[str, Any]) -> Launch:
 def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
     weight, shared = call.arrays["weight"], call.arrays.get("shared")
     rows, k = len(call.arrays["logits"]), call.arrays["x"].shape[1]
-    n, shared_n = weight.shape[1] // 2, 0 if shared is None else shared.shape[0] // 2
+    n = weight.shape[1] // (1 if call.has("up") else 2)
+    shared_n = 0 if shared is None else shared.shape[0] // 2
     floats = {name: number(numbers[name]) for name in ("scale", "limit", "alpha")}
     sizes = {"rows": rows, "experts": weight.shape[0], "n": n, "shared_n": shared_n, "k": k}
     columns = _GROUP // call.lanes
@@ -74,7 +82,7 @@ def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
     of_row = min(tasks, ceil_div(most, rows))
     steps = steps_of_choice(weight.shape[0], numbers) + ceil_div(tasks, of_row) * each
     inputs = {"a": "x", "logits": "logits", "selection_bias": "selection_bias", "scales": "scales"}
-    inputs |= _weights()
+    inputs |= _weights() | {"up": "up"}
     given = dict(numbers) | floats | sizes
     launch = call.launch(call.op, inputs, rows * of_row, steps, _GROUP, **given)
     return _of_formats(call, launch.without_missing())
@@ -113,8 +121,9 @@ def _steps_of_row(weight: Any, k: int, lanes: int) -> int:
 
 
 def _of_formats(call: Call, launch: Launch) -> Launch:
-    formats = (getattr(call.arrays.get(name), "format", "") for name in ("weight", "shared"))
-    return replace(launch, lanes=call.lanes, **dict(zip(("format", "shared_format"), formats, strict=True)))
+    fields = {"format": "weight", "shared_format": "shared", "up_format": "up"}
+    given = {field: getattr(call.arrays.get(name), "format", "") for field, name in fields.items()}
+    return replace(launch, lanes=call.lanes, **given)
 
 
 LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_two": _linear_two}

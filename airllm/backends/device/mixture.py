@@ -84,6 +84,12 @@ class Mixture(NamedTuple):
         w, of = self.weights, self.of_shared
         return (whole_of(w[f"{of}.gate"]), w[f"{of}.down"]) if f"{of}.down" in w else None
 
+    @property
+    def gate_and_up(self) -> tuple[Any, ...]:
+        """Gate and up of the experts: as one array, or as two of two formats."""
+        w = self.weights
+        return (w["experts.gate_up"],) if "experts.gate_up" in w else (w["experts.gate"], w["experts.up"])
+
     def why_not(self, rows: int) -> str:
         """Why the kernels do not compute these experts for so many rows; "" if they do."""
         w, router = self.weights, self.router
@@ -91,9 +97,11 @@ class Mixture(NamedTuple):
             return "many rows"
         if router.experts > MOST_EXPERTS or router.used > MOST_USED or router.groups > MOST_GROUPS:
             return "many experts"
-        if isinstance(w["experts.router"], Quantized) or "experts.gate_up" not in w:
-            return "the formats of the router, or of gate and up"
-        if max(prod(w[f"experts.{name}"].shape) for name in ("gate_up", "down")) >= COUNTABLE:
+        if isinstance(w["experts.router"], Quantized):
+            return "the format of the router"
+        if "experts.gate_up" not in w and "experts.gate_bias" in w:
+            return "biases of gate and up that are apart"
+        if max(prod(each.shape) for each in (*self.gate_and_up, w["experts.down"])) >= COUNTABLE:
             return "many values"
         return self._why_not_shared()
 
@@ -170,14 +178,15 @@ def _activate(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The activated values of each row's experts and of its shared expert, and the choice."""
     w, rows, shared = given.weights, len(x), given.shared
-    n, used = w["experts.gate_up"].shape[1] // 2, given.router.used
+    weight, *up = given.gate_and_up
+    n, used = weight.shape[1] // (1 if up else 2), given.router.used
     shared_n = shared[0].shape[0] // 2 if shared else 0
     out = ops.empty((rows, used * n + shared_n))
     choice = {"ids": ops.empty((rows, used), np.int32), "weights": ops.empty((rows, used + 1))}
     arrays = {
         "x": x if of_dense is None else _together(ops, x, of_dense), "logits": logits,
         "selection_bias": w.get("experts.selection_bias"), "scales": w.get("experts.scales"),
-        "weight": w["experts.gate_up"], "bias": w.get("experts.gate_up_bias"),
+        "weight": weight, "up": up[0] if up else None, "bias": w.get("experts.gate_up_bias"),
         "shared": shared and shared[0],
     }  # fmt: skip
     numbers = given.router.numbers | given.gate.numbers | {"scales_input": int(given.scales_input)}

@@ -1,5 +1,6 @@
-// Includes BODY, kernels that read weights of EXPERT_FORMAT and of SHARED_FORMAT; SHARED_APART is defined if
-// these are two. OpenCL compiles a pair of formats when it is first needed.
+// Includes BODY, kernels that read weights of EXPERT_FORMAT, of SHARED_FORMAT, and, if UP_ALONE is defined, of
+// UP_FORMAT; SHARED_APART and UP_APART are defined if these are others than those before. OpenCL compiles formats
+// when they are first needed together.
 #ifndef EXPERT_FORMAT  // so that an editor can read this file
 #define EXPERT_FORMAT f32
 #define SHARED_FORMAT f32
@@ -13,6 +14,11 @@
 #undef FORMAT
 #ifdef SHARED_APART
 #define FORMAT SHARED_FORMAT
+#include "../common/dot_pair.inc"
+#undef FORMAT
+#endif
+#ifdef UP_APART
+#define FORMAT UP_FORMAT
 #include "../common/dot_pair.inc"
 #undef FORMAT
 #endif

@@ -56,7 +56,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
       let slot = min(task / of_slot, numbers.used - 1u);
       let width = select(numbers.n, numbers.shared_n, is_shared);
       let first = select(task % of_slot, task - of_slots, is_shared) * COLUMNS;
-      let expert = chosen[slot] * 2u * numbers.n;
+      let expert = chosen[slot] * select(2u, 1u, numbers.up_type != 0u) * numbers.n;
       let col = first + lid / LANES;
       var sum = vec2<f32>();
       if (col < width) {
@@ -66,6 +66,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
             let of_shared = numbers.shared_from + at;
             sum.x += product_shared(col * units + unit, of_shared);
             sum.y += product_shared((width + col) * units + unit, of_shared);
+          } else if (numbers.up_type != 0u) {
+            sum.x += product((expert + col) * units + unit, at);
+            sum.y += product_up((expert + col) * units + unit, at);
           } else {
             sum.x += product((expert + col) * units + unit, at);
             sum.y += product((expert + width + col) * units + unit, at);

@@ -47,8 +47,8 @@ def launches_of_tokens(path, placed: str) -> tuple[int, int]:
 ))  # fmt: skip
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     """Norms of what a half adds; factors of it; norms of whole rows of queries and keys, norms after their
-    rotation, layers without rotation, temperatures; experts beside a dense feed-forward. The embedding, the first norm with the embedding's
-    factor, and the output come beside the layers.
+    rotation, layers without rotation, temperatures; experts beside a dense feed-forward. The embedding, the
+    first norm with the embedding's factor, and the output come beside the layers.
     """
     quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
     launches, layers = launches_of_tokens(path, placed)
@@ -60,6 +60,21 @@ def test_matrices_of_two_formats_are_one_launch(name, placed, tmp_path):
     """llama.cpp's mix q4_k_m has the values of some layers in q6_k."""
     floats = wide_gguf.write_wide(name, tmp_path / "floats.gguf", GGMLQuantizationType.F32)
     quantize(floats, path := tmp_path / "blocks.gguf", "q4_k_m")
+    launches, layers = launches_of_tokens(path, placed)
+    assert launches - 3 <= MOST * layers
+
+
+@pytest.mark.parametrize("name", ("llama3", "qwen3_moe"))
+def test_gates_of_another_format_are_no_launch_more(name, placed, tmp_path, monkeypatch):
+    """Of a dense feed-forward, and of experts."""
+
+    def kind(name: str, shape: tuple[int, ...]) -> GGMLQuantizationType:
+        if tiny_gguf.block_kind(name, shape) == GGMLQuantizationType.F32:
+            return GGMLQuantizationType.F32
+        return GGMLQuantizationType.Q8_0 if "ffn_up" in name else GGMLQuantizationType.Q4_0
+
+    monkeypatch.setitem(tiny_gguf._KINDS, "blocks", kind)
+    path = tiny_gguf.write_gguf(name, tmp_path / "blocks.gguf", "blocks")
     launches, layers = launches_of_tokens(path, placed)
     assert launches - 3 <= MOST * layers
 
