@@ -107,6 +107,7 @@ fn product(unit: u32, at: u32) -> f32 {{
 }}
 """
 _OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_two")
+_BY_COLUMNS = ("linear_blocks", "linear_experts_blocks", "mixture_up", "linear_two")
 _CHOICES = ("choose_experts", "mixture_up")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
@@ -135,6 +136,8 @@ def text(launch: Launch) -> str:
     if launch.kernel == "matmul_tile":
         parts.append(_file("tile_of_words" if launch.format else "tile_of_elements"))
     parts += [_file("formulas"), _file("groups")]
+    if launch.kernel in _BY_COLUMNS:
+        parts.append(_file("columns"))
     if launch.kernel in _CHOICES:
         parts.append(_file("choice"))
     return "\n".join([*parts, _file(launch.kernel)])

@@ -30,19 +30,9 @@ def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
     """Whether there are kernels for a layer's experts, with so many buffers: of blocks that are read as
     words, and of floats whose rows are multiples of 32.
     """
-    names = (
-        "experts.gate",
-        "experts.up",
-        "experts.gate_up",
-        "experts.down",
-        "shared_expert.gate",
-        "shared_expert.down",
-    )
-    names += (
-        "feed_forward.gate",
-        "feed_forward.up",
-        "feed_forward.down",
-    )  # beside experts, in their launches
+    experts = ("experts.gate", "experts.up", "experts.gate_up", "experts.down")
+    parts = ("shared_expert", "feed_forward")  # the second beside experts, in their launches
+    names = (*experts, *(f"{part}.{name}" for part in parts for name in ("gate", "up", "down")))
     given = [weights[name] for name in names if name in weights]
     return buffers >= _BUFFERS and all(map(in_units, given))
 

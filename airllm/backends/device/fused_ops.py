@@ -1,9 +1,10 @@
 """`DeviceOps` whose calls are put off until their results are used, and then run together.
 
-Of a token alone, a layer is eight launches: the sum before a norm with the norm; queries, keys and values;
-their norms and rotation with the write to the cache; attention; its output; the next sum and norm, with the
-router if there are experts; gate and up with the activation; down. A result that is used otherwise is
-computed as it would be alone. `mixture.py` has the launches of experts.
+Of a token alone, a layer is eight launches: the sum before a norm with the norm, and the norm of what is
+added (`residual.py`); queries, keys and values; their norms and rotation with the write to the cache
+(`heads.py`); attention; its output; the next sum and norm, with the router if there are experts; gate and up with the
+activation; down. A result that is used otherwise is computed as it would be alone. `mixture.py` has the
+launches of experts.
 """
 
 from __future__ import annotations

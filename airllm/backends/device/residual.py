@@ -196,12 +196,11 @@ def _simple(ops: Any, parts: Parts, norms: Sequence[Norm]) -> list[Tensor] | Non
         return list(ops.add_norm_now(parts.x, parts.residual, norms[0].weight, norms[0].eps))
     if norms:
         return None
-    one = {
-        ("x_norm",): lambda: ops.norm_now(parts.x, parts.x_norm, parts.eps),
-        ("residual",): lambda: ops.combine_now("add", parts.x, parts.residual),
-        ("factor",): lambda: ops.combine_now("multiply", parts.x, parts.factor),
-    }.get(tuple(parts.given))
-    return [one()] if one else None
+    if parts.given == {"x_norm"}:
+        return [ops.norm_now(parts.x, parts.x_norm, parts.eps)]
+    if parts.given == {"residual"}:
+        return [ops.combine_now("add", parts.x, parts.residual)]
+    return [ops.combine_now("multiply", parts.x, parts.factor)] if parts.given == {"factor"} else None
 
 
 def _apart(ops: Any, parts: Parts, norms: Sequence[Norm]) -> list[Tensor]:

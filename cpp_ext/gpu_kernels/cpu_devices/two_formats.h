@@ -1,4 +1,5 @@
-// Includes BODY: see gpu/two_formats.h. Formats that linear.h reads as vectors have kernels of their own here.
+// Includes BODY: see gpu/two_formats.h. Formats that linear.h reads as vectors have kernels of their own
+// here.
 #ifndef EXPERT_FORMAT  // so that an editor can read this file
 #define EXPERT_FORMAT f32
 #define SHARED_FORMAT f32

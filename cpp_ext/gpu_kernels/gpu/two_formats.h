@@ -1,6 +1,6 @@
-// Includes BODY, kernels that read weights of EXPERT_FORMAT, of SHARED_FORMAT, and, if UP_ALONE is defined, of
-// UP_FORMAT; SHARED_APART and UP_APART are defined if these are others than those before. OpenCL compiles formats
-// when they are first needed together.
+// Includes BODY, kernels that read weights of EXPERT_FORMAT, of SHARED_FORMAT, and, if UP_ALONE is defined,
+// of UP_FORMAT; SHARED_APART and UP_APART are defined if these are others than those before. OpenCL compiles
+// formats when they are first needed together.
 #ifndef EXPERT_FORMAT  // so that an editor can read this file
 #define EXPERT_FORMAT f32
 #define SHARED_FORMAT f32

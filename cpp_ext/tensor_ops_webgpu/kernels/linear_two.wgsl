@@ -1,19 +1,7 @@
 // out = a @ [b; shared]^T + bias for one row of a, or, with an activation, activation(a @ b^T) * (a @ shared^T): see
 // linear_two of the GPU kernels (common/linear_two.inc). LANES invocations take a row of a matrix together.
-const COLUMNS = GROUP / LANES;
-
-var<workgroup> parts: array<vec2<f32>, GROUP>;
-
-fn column(lane: u32) -> vec2<f32> {
-  var sum = vec2<f32>();
-  for (var j = 0u; j < LANES; j++) {
-    sum += parts[lane * LANES + j];
-  }
-  return sum;
-}
-
 fn value(lane: u32, col: u32) -> f32 {
-  let sums = column(lane);
+  let sums = column_sums(lane);
   return gated_value(numbers.activation, sums.x, sums.y, 0.0, 0.0) + bias_at(col);
 }
 

@@ -1,19 +1,6 @@
 // The choice of a row of logits, and the activated values of its experts and of the shared expert: see
 // mixture_up of the GPU kernels (common/mixture.inc). LANES invocations take a row of b, or of the shared
 // expert's matrix, together, 32 values at a time.
-const COLUMNS = GROUP / LANES;
-
-var<workgroup> parts: array<vec2<f32>, GROUP>;
-
-// The sums of column `lane` of this group: of the gate, and of what it gates.
-fn column(lane: u32) -> vec2<f32> {
-  var sum = vec2<f32>();
-  for (var j = 0u; j < LANES; j++) {
-    sum += parts[lane * LANES + j];
-  }
-  return sum;
-}
-
 fn gated(sums: vec2<f32>) -> f32 {
   return gated_value(numbers.activation, sums.x, sums.y, numbers.limit, numbers.alpha);
 }
@@ -87,7 +74,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
       let pair = first + 2u * lid;
       if (lid < COLUMNS / 2u && pair < width) {
         let out = row * values + select(slot * numbers.n, numbers.used * numbers.n, is_shared) + pair;
-        put_out(out, gated(column(2u * lid)), gated(column(2u * lid + 1u)), width - pair);
+        put_out(out, gated(column_sums(2u * lid)), gated(column_sums(2u * lid + 1u)), width - pair);
       }
     }
     workgroupBarrier();  // the next row writes the choice
