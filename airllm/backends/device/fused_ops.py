@@ -2,9 +2,9 @@
 
 Of a token alone, a layer is eight launches: the sum before a norm with the norm, and the norm of what is
 added (`residual.py`); queries, keys and values; their norms and rotation with the write to the cache
-(`heads.py`); attention; its output; the next sum and norm, with the router if there are experts; gate and up with the
-activation; down. A result that is used otherwise is computed as it would be alone. `mixture.py` has the
-launches of experts.
+(`heads.py`); attention; its output; the next sum and norm, with the router if there are experts; gate and
+up with the activation; down. A result that is used otherwise is computed as it would be alone. `mixture.py`
+has the launches of experts.
 """
 
 from __future__ import annotations
