@@ -1,5 +1,7 @@
 // The experts of a layer in two launches.
+#define UNPACKING_ALONE
+#include "../common/formats.h"
 #include "choice.h"
 
 #define BODY "../common/mixture.inc"
-#include "two_formats.h"
+#include "two_formats.inc"
