@@ -28,9 +28,9 @@ def ops(request):
     return registry.open_backend(placed).module.device_ops()
 
 
-def launches_of_tokens(path, placed: str) -> tuple[int, int]:
-    """The launches of each of three tokens, whose logits are those of the definition; and the layers."""
-    with open_engine(path, placed) as engine, open_engine(path, "python", False) as host:
+def launches_of_tokens(path, placed: str, **options: Any) -> tuple[int, int]:
+    """The most launches of three tokens, whose logits are those of the definition; and the layers."""
+    with open_engine(path, placed, **options) as engine, open_engine(path, "python", False) as host:
         engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
         wanted = host.forward(TEXTS[1], all_positions=True)[-3:]
         found = set()
@@ -55,12 +55,13 @@ def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     assert launches - 3 <= MOST * layers
 
 
+@pytest.mark.parametrize("options", ({}, {"gpu_layers": 0, "offload": "stream"}), ids=("there", "streamed"))
 @pytest.mark.parametrize("name", ("llama3", "qwen3_moe"))
-def test_matrices_of_two_formats_are_one_launch(name, placed, tmp_path):
+def test_matrices_of_two_formats_are_one_launch(name, options, placed, tmp_path):
     """llama.cpp's mix q4_k_m has the values of some layers in q6_k."""
     floats = wide_gguf.write_wide(name, tmp_path / "floats.gguf", GGMLQuantizationType.F32)
     quantize(floats, path := tmp_path / "blocks.gguf", "q4_k_m")
-    launches, layers = launches_of_tokens(path, placed)
+    launches, layers = launches_of_tokens(path, placed, **options)
     assert launches - 3 <= MOST * layers
 
 
