@@ -91,9 +91,12 @@ def _down(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form
 def _linear_two(
     arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
 ) -> Plan:
-    """The products of one row with `weight`, then with `shared`; with an activation, the first gate those."""
-    (n, k), more, activation = arrays["weight"].shape, arrays["shared"].shape[0], numbers["activation"]
-    memory = (*_given(arrays, "x", "weight", "shared", "bias"), "out")
+    """The products of one row with `weight`, then with `shared`; with an activation, the first gate those, or
+    `factors`, or ones.
+    """
+    (n, k), activation = arrays["weight"].shape, numbers["activation"]
+    more = arrays["shared"].shape[0] if "shared" in arrays else 0
+    memory = (*_given(arrays, "x", "weight", "shared", "factors", "bias"), "out")
     arguments = (*memory, *_numbers(n, more, k), np.uint32(activation))
     tasks = n if activation else ceil_div(n, 2) + ceil_div(more, 2)
     return Plan((_launch("linear_two", arrays, arguments, (k, k), 1, tasks, form, units),))

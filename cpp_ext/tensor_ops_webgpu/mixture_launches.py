@@ -91,13 +91,15 @@ def _down(call: Call, numbers: Mapping[str, Any]) -> Launch:
 
 
 def _linear_two(call: Call, numbers: Mapping[str, Any]) -> Launch:
-    (n, k), more = call.arrays["weight"].shape, call.arrays["shared"].shape[0]
+    n, k = call.arrays["weight"].shape
+    more = call.arrays["shared"].shape[0] if call.has("shared") else 0
     sizes = {"n": n, "more": more, "k": k, "activation": numbers["activation"]}
     columns = _GROUP // call.lanes
     tasks = ceil_div(n, columns) + (0 if numbers["activation"] else ceil_div(more, columns))
-    each = sum(_steps_of_row(call.arrays[name], k, call.lanes) for name in ("weight", "shared"))
-    launch = call.launch(call.op, {"a": "x"} | _weights(), tasks, each + 2 * call.lanes + 1, _GROUP, **sizes)
-    return _of_formats(call, launch)
+    given = [call.arrays[name] for name in ("weight", "shared") if call.has(name)]
+    steps = sum(_steps_of_row(each, k, call.lanes) for each in given) + 2 * call.lanes + 1
+    inputs = {"a": "x", "factors": "factors"} | _weights()
+    return _of_formats(call, call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes).without_missing())
 
 
 def _weights() -> dict[str, str]:

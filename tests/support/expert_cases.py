@@ -32,8 +32,9 @@ def expert_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
             family = f"mixture.{'.'.join(formats)}"
             yield family, *_mixture_up(rng, form, formats, k, scales_input=k != 64)
             yield family, *_mixture_down(rng, form, formats, k, apart=k == 64)
-            for activation in (0, 1):
-                yield f"linear_two.{'.'.join(formats)}", *_linear_two(rng, form, formats, k, activation)
+            for activation, second in ((0, "other"), (1, "other"), (2, "factors"), (3, "")):
+                of = formats if second == "other" else (formats[0], formats[0])
+                yield f"linear_two.{'.'.join(of)}", *_linear_two(rng, form, of, k, activation, second)
 
 
 def _choose(
@@ -195,17 +196,26 @@ def _mixture_down(
 
 
 def _linear_two(
-    rng: np.random.Generator, form: str, formats: tuple[str, str], k: int, activation: int
+    rng: np.random.Generator, form: str, formats: tuple[str, str], k: int, activation: int, second: str
 ) -> tuple[Case, Plan]:
-    """Odd numbers of rows of both matrices, with a bias; gated, as many."""
+    """Odd numbers of rows of both matrices, with a bias; gated, as many. Without the second, factors or ones are
+    gated, and both formats are the first.
+    """
     x, bias = normal(rng, (1, k)) / np.float32(np.sqrt(k)), normal(rng, (8,))
     sizes = (5, 5) if activation else (5, 3)
     (stored, values), (other, of_other) = (
         weight_of(rng, name, (n, k)) for name, n in zip(formats, sizes, strict=True)
     )
     left, right = (x.astype(np.float64) @ each.T for each in (values, of_other))
-    exact = activated(left, 1) * right if activation else np.concatenate([left, right], axis=-1) + bias
-    arrays = {"x": x, "weight": stored, "shared": other} | ({} if activation else {"bias": bias})
+    arrays = {"x": x, "weight": stored}
+    if second == "other":
+        arrays |= {"shared": other} | ({} if activation else {"bias": bias})
+    else:
+        left, right = left + bias[:5], np.ones((1, 5))
+        arrays |= {"bias": bias[:5]}
+    if second == "factors":
+        arrays["factors"] = right = normal(rng, (1, 5))
+    exact = activated(left, activation) * right if activation else np.concatenate([left, right], -1) + bias
     numbers = {"activation": activation}
     plan = mixture_launches.plan("linear_two", arrays, {"out": At(exact)}, numbers, form, 1)
     return Case("linear_two", arrays, {"out": exact}, numbers), plan

@@ -87,6 +87,21 @@ class _Products(Pending):
         return Tensor(self._ops, b.memory, b.dtype, (sum(self.rows),), offset=start)
 
 
+class _Product(Pending):
+    """The product of a row with one matrix, of which an activation may be part."""
+
+    def __init__(self, ops: FusedOps, x: Tensor, weight: Any, bias: Tensor | None):
+        self._ops, self.x, self.weight, self.bias = ops, x.alias(), weight, bias
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from, besides weights."""
+        return (self.x,)
+
+    def settle(self, of: Tensor) -> None:
+        """Compute it alone."""
+        of.become(self._ops.linear_now(self.x, self.weight, self.bias))
+
+
 class FusedOps(DeviceOps):
     """`DeviceOps` that puts calls off."""
 
@@ -234,6 +249,13 @@ class FusedOps(DeviceOps):
         data = data_of(weight)
         alone = not data.memory.stack or (len(x) > 1 and data.offset % self.place.alignment == 0)
         if alone or out is not None or x.ndim != 2:
+            if (
+                len(x) == 1
+                and out is None
+                and _is_matrix(x)
+                and self.place.fuses("linear_two", {"0": weight})
+            ):
+                return self.put_off((1, data.shape[0]), _Product(self, x, weight, bias))
             return self.linear_now(x, weight, bias, out=out)
         known = self._products
         if not known or known.x is not x or data.memory not in known.memories:
@@ -256,8 +278,32 @@ class FusedOps(DeviceOps):
         fused = self._gate(gate, up, approximate) if out is None else None
         return self.call(self._ops["geglu"], gate, up, approximate, out=out) if fused is None else fused
 
+    def gelu(self, x: Tensor, approximate: str = "tanh", out: Any = None) -> Tensor:
+        """gelu(x), with the product that x is."""
+        fused = self._activate(x, approximate) if out is None else None
+        return self.call(self._ops["gelu"], x, approximate, out=out) if fused is None else fused
+
+    def silu(self, x: Tensor, out: Any = None) -> Tensor:
+        """silu(x), likewise."""
+        fused = self._activate(x, "silu") if out is None else None
+        return self.call(self._ops["silu"], x, out=out) if fused is None else fused
+
+    def _activate(self, x: Tensor, activation: str, factors: Tensor | None = None) -> Tensor | None:
+        """activation(x) * factors in the launch of the product that x is; None if it is none."""
+        product = x.pending
+        if not isinstance(product, _Product) or not self._is_ready(product.x, False):
+            return None
+        arrays = {"x": product.x, "weight": product.weight}
+        given = {"factors": factors, "bias": product.bias}
+        arrays |= {name: self.ready(each) for name, each in given.items() if each is not None}
+        out = self.empty(x.shape)
+        self.start("linear_two", arrays, {"activation": _ACTIVATIONS[activation]}, {"out": out})
+        return out
+
     def _gate(self, gate: Tensor, up: Tensor, activation: str) -> Tensor | None:
         products = gate.pending
+        if isinstance(products, _Product) and up.shape == gate.shape and up.dtype == FLOAT32:
+            return self._activate(gate, activation, up)
         if not isinstance(products, _Products) or up.pending is not products:
             return None
         first, second = products.results.get(0), products.results.get(1)

@@ -1,8 +1,12 @@
-// out = a @ [b; shared]^T + bias for one row of a, or, with an activation, activation(a @ b^T) * (a @ shared^T): see
-// linear_two of the GPU kernels (common/linear_two.inc). LANES invocations take a row of a matrix together.
+// out = a @ [b; shared]^T + bias for one row of a, or, with an activation, activation(a @ b^T) * (a @ shared^T), or
+// without `shared` that of `factors`, or of ones: see linear_two of the GPU kernels (common/linear_two.inc). LANES invocations take a row of a matrix together.
 fn value(lane: u32, col: u32) -> f32 {
   let sums = column_sums(lane);
-  return gated_value(numbers.activation, sums.x, sums.y, 0.0, 0.0) + bias_at(col);
+  var up = sums.y;
+  if (numbers.shared_type == 0u) {
+    up = select(1.0, factors_at(col), numbers.factors_type != 0u);
+  }
+  return gated_value(numbers.activation, sums.x + bias_at(col), up, 0.0, 0.0);
 }
 
 @compute @workgroup_size(GROUP)
@@ -23,7 +27,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
           sum.x += product_shared(col * units + unit, unit * 32u);
         } else {
           sum.x += product(col * units + unit, unit * 32u);
-          if (numbers.activation != 0u) {
+          if (numbers.activation != 0u && numbers.shared_type != 0u) {
             sum.y += product_shared(col * units + unit, unit * 32u);
           }
         }

@@ -43,12 +43,12 @@ def launches_of_tokens(path, placed: str, **options: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("name", (
     "gemma3", "gemma2", "olmo2", "olmo3", "granite", "cohere2", "llama4", "smollm3", "ministral3",
-    "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe",
+    "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2",
 ))  # fmt: skip
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     """Norms of what a half adds; factors of it; norms of whole rows of queries and keys, norms after their
-    rotation, layers without rotation, temperatures; experts beside a dense feed-forward. The embedding, the
-    first norm with the embedding's factor, and the output come beside the layers.
+    rotation, layers without rotation, temperatures; experts beside a dense feed-forward; no gate. The
+    embedding, the first norm with the embedding's factor, and the output come beside the layers.
     """
     quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
     launches, layers = launches_of_tokens(path, placed)
