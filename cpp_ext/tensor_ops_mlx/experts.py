@@ -57,7 +57,7 @@ class Experts:
         by_row = results.value.reshape(*weights.shape, -1)
         return Array(self._ops, (by_row * weights.value[..., None]).sum(axis=1))
 
-    def mixture(self, x: Array, of_router: Array, given: Mixture) -> None:
+    def mixture(self, x: Array, of_router: Array, given: Mixture, of_dense: Array | None = None) -> None:
         """None: MLX joins what it computes by itself."""
 
 

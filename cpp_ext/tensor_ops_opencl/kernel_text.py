@@ -19,12 +19,16 @@ def folder() -> Path:
 @functools.cache
 def text(form: str, family: str) -> str:
     """The source of a family of kernels for a form, "gpu" or "cpu". "experts.FORMAT": the products with
-    experts of a format. "mixture.FORMAT.SHARED": experts in two launches, with a shared expert of a format.
+    experts of a format. "mixture.FORMAT.SHARED": experts in two launches, with a shared expert of a format;
+    a third format is that of what gates multiply. "linear_two.FORMAT.OTHER": products with matrices of two.
+    "linear_two.FORMAT.SHARED": products with matrices of two formats.
     """
     name, *of = family.split(".")
-    before = [f"#define {kind}_FORMAT {each}\n" for kind, each in zip(("EXPERT", "SHARED"), of, strict=False)]
-    if len(set(of)) > 1:
-        before.append("#define SHARED_APART\n")
+    kinds = "EXPERT", "SHARED", "UP"
+    before = [f"#define {kind}_FORMAT {each}\n" for kind, each in zip(kinds, of, strict=False)]
+    apart = (kind for i, kind in enumerate(kinds[: len(of)]) if of[i] not in of[:i] and i)
+    before += [f"#define {kind}_APART\n" for kind in apart]
+    before += ["#define UP_ALONE\n"] if len(of) == len(kinds) else []
     if form == "cpu":
         before.append("#define ONE_WORK_ITEM\n")
     return "".join(before) + _resolve_includes(folder() / FORMS[form] / f"{name}.h")

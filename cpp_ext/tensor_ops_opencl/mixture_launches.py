@@ -1,4 +1,6 @@
-"""The launches of a layer's experts for a few rows: see `airllm.backends.device.mixture`."""
+"""The launches of a layer's experts for a few rows, see `airllm.backends.device.mixture`; and the product of
+a row with matrices of two formats, whose kernels are compiled alike.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +11,7 @@ from airllm.backends.device.launch_plan import ceil_div, is_quantized
 from tensor_ops_opencl.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, Plan, type_of
 
 _GROUP = 64
+_MOST_GROUPS = 2**20
 _GROUPS_OF_UNIT = 16  # on a GPU, so that few of them make the choice
 _ROUTERS_OF_UNIT = 4  # work-groups of a CPU device that compute the norm
 
@@ -21,7 +24,7 @@ def plan(
     form: str,
     units: int,
 ) -> Plan:
-    """One of "norm_route", "mixture_up" and "mixture_down"."""
+    """One of "norm_route", "mixture_up", "mixture_down" and "linear_two"."""
     return LAUNCHES[op](arrays, outs, numbers, form, units)
 
 
@@ -29,14 +32,14 @@ def _route(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], for
     """On a CPU device, each work-group has the normed row in memory of its own."""
     (rows, dim), experts = arrays["x"].shape, arrays["router"].shape[0]
     columns = experts + ("gate" in arrays)
-    names = _given(arrays, "x", "residual", "norm", "router", "bias", "gate")
+    names = _given(arrays, "x", "post", "residual", "norm", "router", "bias", "gate")
     types = (np.uint32(type_of(arrays.get(name))) for name in ("norm", "router", "gate"))
     arguments = (
         *names,
         "total",
         "normed",
         "logits",
-        *_numbers(rows, dim, experts),
+        *_numbers(rows, dim, experts, numbers["norms"]),
         np.float32(numbers["eps"]),
         *types,
     )
@@ -49,10 +52,12 @@ def _route(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], for
 
 
 def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int) -> Plan:
-    weight, (rows, k), shared = arrays["weight"], arrays["x"].shape, arrays.get("shared")
-    n, shared_n = weight.shape[1] // 2, shared.shape[0] // 2 if shared is not None else 0
+    weight, rows, k = arrays["weight"], len(arrays["logits"]), arrays["x"].shape[1]
+    shared = arrays.get("shared")
+    n = weight.shape[1] // (1 if "up" in arrays else 2)
+    shared_n = shared.shape[0] // 2 if shared is not None else 0
     memory = (
-        *_given(arrays, "x", "logits", "selection_bias", "weight", "bias", "shared"),
+        *_given(arrays, "x", "logits", "selection_bias", "scales", "weight", "up", "bias", "shared"),
         "out",
         "ids",
         "weights",
@@ -61,20 +66,40 @@ def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: 
     kinds = *(np.uint32(numbers[name]) for name in ("sigmoid", "normalize")), np.float32(numbers["scale"])
     flags = (np.uint32(numbers[name]) for name in ("shared_gate", "scales_input", "activation"))
     gate = np.float32(numbers["limit"]), np.float32(numbers["alpha"])
-    arguments = (*memory, *_numbers(*sizes), *kinds, *_numbers(n, shared_n, k), *flags, *gate)
+    arguments = (
+        *memory,
+        *_numbers(*sizes),
+        *kinds,
+        *_numbers(n, shared_n, k, numbers["shared_from"]),
+        *flags,
+        *gate,
+    )
     tasks = numbers["used"] * n + shared_n
     return Plan((_launch("mixture_up", arrays, arguments, (k, k), rows, tasks, form, units),))
 
 
-def _down(arrays: Mapping[str, Any], outs: Any, numbers: Any, form: str, units: int) -> Plan:
+def _down(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int) -> Plan:
     weight, shared, used = arrays["weight"], arrays.get("shared"), arrays["ids"].shape[1]
-    (rows, width), n = outs["out"].shape, weight.shape[-1]
+    rows, width, n = len(arrays["ids"]), outs["out"].shape[1], weight.shape[-1]
     shared_n = shared.shape[-1] if shared is not None else 0
     memory = (*_given(arrays, "x", "ids", "weights", "weight", "bias", "shared"), "out")
-    arguments = (*memory, *_numbers(rows, used, n, shared_n, width))
-    return Plan(
-        (_launch("mixture_down", arrays, arguments, (n, shared_n), rows, ceil_div(width, 2), form, units),)
-    )
+    arguments = (*memory, *_numbers(rows, used, n, shared_n, width, numbers["shared_to"]))
+    tasks = ceil_div(width, 2) * (2 if numbers["shared_to"] else 1)
+    return Plan((_launch("mixture_down", arrays, arguments, (n, shared_n), rows, tasks, form, units),))
+
+
+def _linear_two(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
+) -> Plan:
+    """The products of one row with `weight`, then with `shared`; with an activation, the first gate those, or
+    `factors`, or ones.
+    """
+    (n, k), activation = arrays["weight"].shape, numbers["activation"]
+    more = arrays["shared"].shape[0] if "shared" in arrays else 0
+    memory = (*_given(arrays, "x", "weight", "shared", "factors", "bias"), "out")
+    arguments = (*memory, *_numbers(n, more, k), np.uint32(activation))
+    tasks = n if activation else ceil_div(n, 2) + ceil_div(more, 2)
+    return Plan((_launch("linear_two", arrays, arguments, (k, k), 1, tasks, form, units),))
 
 
 def _launch(
@@ -92,11 +117,15 @@ def _launch(
     """
     name = _format(arrays["weight"])
     shared = _format(arrays["shared"]) if "shared" in arrays else name
-    family = f"mixture.{name}.{shared}"
+    family = f"{'linear_two' if kernel == 'linear_two' else 'mixture'}.{name}.{shared}"
+    formats = {name, shared}
+    if "up" in arrays:
+        formats.add(up := _format(arrays["up"]))
+        family += f".{up}"
     if form == "gpu":
-        most = _GROUPS_OF_UNIT * units
+        most = _GROUPS_OF_UNIT * units if kernel != "linear_two" else _MOST_GROUPS
         return Launch(family, kernel, arguments, rows * min(tasks, ceil_div(most, rows)), _GROUP)
-    vectors = {name, shared} <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
+    vectors = formats <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
     return Launch(
         family, f"cpu_{kernel}" if vectors else kernel, arguments, rows * min(tasks, SHARES * units)
     )
@@ -114,4 +143,4 @@ def _numbers(*counts: int) -> tuple:
     return tuple(np.uint64(count) for count in counts)
 
 
-LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down}
+LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_two": _linear_two}

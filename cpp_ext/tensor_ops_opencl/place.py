@@ -145,6 +145,8 @@ class OpenCLPlace:
             return tensor_launches.combine(arrays, out, parameters, grid)
         if op == "rope_append":
             return tensor_launches.rope_append(arrays, outs, parameters, grid)
+        if op == "residual_norms":
+            return tensor_launches.residual_norms(arrays, outs, parameters, grid)
         if op.endswith("_experts"):
             return expert_launches.plan(op, arrays, outs, parameters, form, units)
         if op in mixture_launches.LAUNCHES:

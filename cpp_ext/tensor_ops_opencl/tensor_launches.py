@@ -41,14 +41,36 @@ def combine(
 def rope_append(
     arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, int], grid: tuple[int, int]
 ) -> Plan:
-    """A token's queries, normalized and rotated; its keys, likewise, and values go to a layer of a cache."""
-    sizes = _numbers(*(numbers[name] for name in ("heads", "kv_heads", "dim", "r")))
-    types = np.uint32(numbers["interleaved"]), np.uint32(TYPES[outs["cache"].dtype.name])
-    places = _numbers(*(numbers[name] for name in ("k_from", "v_from", "head_step")))
-    norms = (name if name in arrays else None for name in ("q_norm", "k_norm"))
-    memory = ("x", "cos", "sin", *norms, "q", "cache")
-    arguments = (*memory, *sizes, *types, *places, np.float32(numbers["eps"]))
-    return _plan("rope_append", arguments, arrays["x"].shape[0], grid)
+    """A token's heads, normalized and rotated; keys and values go to a layer of a cache: see
+    `airllm.backends.device.heads`.
+    """
+    names = ("cos", "sin", "q_norm", "k_norm", "v_norm")
+    memory = ("x", *(name if name in arrays else None for name in names), "q", "cache")
+    sizes = ("heads", "kv_heads", "q_first", "k_first", "v_first", "dim", "r")
+    flags = numbers["interleaved"], numbers["late"], TYPES[outs["cache"].dtype.name]
+    places = ("k_from", "v_from", "head_step", "q_span", "k_span")
+    arguments = (
+        *memory,
+        *_numbers(*(numbers[name] for name in sizes)),
+        *map(np.uint32, flags),
+        *_numbers(*(numbers[name] for name in places)),
+        np.float32(numbers["eps"]),
+        np.float32(numbers["factor"]),
+    )
+    return _plan("rope_append", arguments, numbers["heads"] + 2 * numbers["kv_heads"], grid)
+
+
+def residual_norms(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], grid: tuple[int, int]
+) -> Plan:
+    """The sums and norms between two halves of a layer: see `airllm.backends.device.residual`."""
+    rows, dim = arrays["x"].shape
+    names = ("x", "x_norm", "y", "y_norm", "post", "residual", "scale", "norms")
+    memory = (*(name if name in arrays else None for name in names), "total", "normed")
+    floats = np.float32(numbers["eps"]), np.float32(numbers["factor"])
+    flags = np.uint32(numbers["centered"]), np.uint32(numbers["biased"])
+    arguments = (*memory, *_numbers(rows, dim, numbers["count"]), *floats, *flags)
+    return _plan("residual_norms", arguments, rows, grid)
 
 
 def _plan(kernel: str, arguments: tuple, rows: int, grid: tuple[int, int]) -> Plan:

@@ -16,7 +16,7 @@ from tensor_ops_webgpu.launches import LANES, LANES_ON_CPU, Launch
 _KEPT = 1 << 28  # bytes of freed buffers to keep
 _NUMBERS = 512  # bytes of the largest struct of numbers
 _LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
-_BUFFERS, _MOST_BUFFERS = "max-storage-buffers-per-shader-stage", 9  # of a kernel
+_BUFFERS, _MOST_BUFFERS = "max-storage-buffers-per-shader-stage", 10  # of a kernel
 # Mesa's llvmpipe silently ends an invocation after this many iterations of all its loops.
 _LLVMPIPE_STEPS = 65535
 _opening = threading.RLock()
@@ -246,8 +246,8 @@ class Engine:
         return self.handle.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
 
     def _pipeline(self, launch: Launch) -> Any:
-        formats = launch.format, launch.shared_format
-        key = launch.kernel, launch.group, launch.reads_blocks, *formats, launch.lanes
+        formats = launch.format, launch.shared_format, launch.up_format
+        key = launch.kernel, launch.group, launch.reads_blocks, *formats, launch.lanes, launch.missing
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(launch)
         return self._pipelines[key]

@@ -21,6 +21,7 @@ fn {name}_at(i: u32) -> f32 {{
   }}
 }}
 """
+_MISSING = "fn {name}_at(i: u32) -> f32 {{ return 0.0; }}\n"
 # The start of the array's row for row `row` of the result: its leading axes are broadcast.
 _START = """
 fn {name}_start(row: u32) -> u32 {{
@@ -105,7 +106,8 @@ fn product(unit: u32, at: u32) -> f32 {{
   return sum;
 }}
 """
-_MIXTURES = ("mixture_up", "mixture_down")
+_OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_two")
+_BY_COLUMNS = ("linear_blocks", "linear_experts_blocks", "mixture_up", "linear_two")
 _CHOICES = ("choose_experts", "mixture_up")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
@@ -115,6 +117,7 @@ def text(launch: Launch) -> str:
     """The WGSL module of a launch's kernel, with entry point `main`."""
     stored = STORED[launch.kernel] if launch.reads_blocks else ""
     parts = [f"const GROUP = {launch.group}u;\n", _file("dtypes"), _numbers(launch)]
+    parts += [_MISSING.format(name=name) for name in launch.missing]
     for place, name in enumerate(launch.inputs, start=1):
         other = f"block_value(numbers.{name}_type, i)" if name == stored and not launch.format else "0.0"
         parts.append(_INPUT.format(name=name, place=place, other=other))
@@ -124,7 +127,7 @@ def text(launch: Launch) -> str:
         parts.append(_OUTPUT.format(name=name, place=place))
         if f"{name}_n1" in launch.numbers:
             parts.append(_START.format(name=name))
-    if launch.kernel in _MIXTURES:
+    if launch.kernel in _OF_TWO_FORMATS:
         parts += _of_mixture(launch)
     elif launch.format:
         parts += [_ONE_FORMAT.format(lanes=launch.lanes), _one_format(launch.kernel, launch.format, stored)]
@@ -133,6 +136,8 @@ def text(launch: Launch) -> str:
     if launch.kernel == "matmul_tile":
         parts.append(_file("tile_of_words" if launch.format else "tile_of_elements"))
     parts += [_file("formulas"), _file("groups")]
+    if launch.kernel in _BY_COLUMNS:
+        parts.append(_file("columns"))
     if launch.kernel in _CHOICES:
         parts.append(_file("choice"))
     return "\n".join([*parts, _file(launch.kernel)])
@@ -152,15 +157,21 @@ def _one_format(kernel: str, name: str, stored: str) -> str:
 
 
 def _of_mixture(launch: Launch) -> list[str]:
-    """The products of experts' weights, and `product_shared` of the shared expert's: of blocks, or floats."""
+    """The products of experts' weights, `product_shared` of the shared expert's, and `product_up` of what
+    gates multiply: of blocks, or floats.
+    """
 
     def products(name: str, stored: str) -> str:
         return _one_format(launch.kernel, name, stored) if name else _FLOAT_PRODUCT.format(stored=stored)
 
-    of_shared = products(launch.shared_format, "shared")
-    names = "|".join(_FUNCTIONS.findall(of_shared))
-    of_shared = re.sub(rf"\b({names})\(", r"\1_shared(", of_shared)
-    return [_ONE_FORMAT.format(lanes=launch.lanes), products(launch.format, "b"), of_shared]
+    def renamed(name: str, stored: str) -> str:
+        found = products(name, stored)
+        names = "|".join(_FUNCTIONS.findall(found))
+        return re.sub(rf"\b({names})\(", rf"\1_{stored}(", found)
+
+    parts = [_ONE_FORMAT.format(lanes=launch.lanes), products(launch.format, "b")]
+    parts.append(renamed(launch.shared_format, "shared"))
+    return [*parts, renamed(launch.up_format, "up")] if launch.kernel == "mixture_up" else parts
 
 
 @functools.cache

@@ -29,7 +29,8 @@ _ERF = 3
 
 # Inputs that may be in a block format.
 STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
-STORED |= dict.fromkeys(("linear_experts", "linear_experts_blocks", "mixture_up", "mixture_down"), "b")
+_OF_EXPERTS = ("linear_experts", "linear_experts_blocks", "mixture_up", "mixture_down")
+STORED |= dict.fromkeys((*_OF_EXPERTS, "linear_two"), "b")
 # Formats that linear_blocks reads as words, 32 values at a time: a kernel for each, since that is faster. The
 # first have no loops in it.
 BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
@@ -47,7 +48,7 @@ class Launch:
     memory, or None for an array that was not given. `steps` is the maximum of loop iterations in an
     invocation. An invocation writes pairs of neighbours; with `by_row`, pairs within a row, so two rows may
     share a word. `format`: the only one that the kernel reads, if it is made for one. `shared_format`: that
-    of its array of a shared expert.
+    of its array of a shared expert; `up_format`: of what the gates of experts multiply, if that is apart.
     """
 
     kernel: str
@@ -61,6 +62,18 @@ class Launch:
     format: str = ""
     lanes: int = 0
     shared_format: str = ""
+    up_format: str = ""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Arrays that the kernel's text names, and that have no binding."""
+        bound = {*self.inputs, *self.outputs}
+        names = (name.removesuffix("_type") for name in self.numbers if name.endswith("_type"))
+        return tuple(name for name in names if name not in bound)
+
+    def without_missing(self) -> "Launch":
+        """The launch with bindings for given arrays alone: a device has few of them."""
+        return replace(self, inputs={binding: name for binding, name in self.inputs.items() if name})
 
     @property
     def reads_blocks(self) -> bool:

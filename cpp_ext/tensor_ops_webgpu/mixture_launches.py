@@ -1,4 +1,6 @@
-"""The launches of a layer's experts for a few rows: see `airllm.backends.device.mixture`."""
+"""The launches of a layer's experts for a few rows, see `airllm.backends.device.mixture`; and the product of
+a row with matrices of two formats, whose kernels are made alike.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _FLOATS_OF_STEP = 33  # steps of a product of 32 floats
 def plan(
     op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, Any], lanes: int
 ) -> Plan:
-    """One of "norm_route", "mixture_up" and "mixture_down"."""
+    """One of "norm_route", "mixture_up", "mixture_down" and "linear_two"."""
     return Plan((LAUNCHES[op](Call(op, arrays, {}, outs, lanes), numbers),))
 
 
@@ -28,25 +30,39 @@ def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
     """Whether there are kernels for a layer's experts, with so many buffers: of blocks that are read as
     words, and of floats whose rows are multiples of 32.
     """
-    names = ("experts.gate_up", "experts.down", "shared_expert.gate", "shared_expert.down")
+    experts = ("experts.gate", "experts.up", "experts.gate_up", "experts.down")
+    parts = ("shared_expert", "feed_forward")  # the second beside experts, in their launches
+    names = (*experts, *(f"{part}.{name}" for part in parts for name in ("gate", "up", "down")))
     given = [weights[name] for name in names if name in weights]
-    return buffers >= _BUFFERS and all(
-        reads_words(each) if is_quantized(each) else each.shape[-1] % 32 == 0 for each in given
-    )
+    return buffers >= _BUFFERS and all(map(in_units, given))
+
+
+def in_units(weight: Any) -> bool:
+    """Whether kernels read a weight in units of 32 values."""
+    return reads_words(weight) if is_quantized(weight) else weight.shape[-1] % 32 == 0
 
 
 def _route(call: Call, numbers: Mapping[str, Any]) -> Launch:
     (rows, d), experts = call.arrays["x"].shape, call.arrays["router"].shape[0]
-    names = ("x", "residual", "norm", "router", "bias", "gate")
-    sizes = {"rows": rows, "d": d, "experts": experts, "eps": number(numbers["eps"])}
+    names = ("x", "post", "residual", "norm", "router", "bias", "gate")
+    sizes = {
+        "rows": rows,
+        "d": d,
+        "experts": experts,
+        "eps": number(numbers["eps"]),
+        "norms": numbers["norms"],
+    }
     tasks = rows * ceil_div(experts + call.has("gate"), 2)
-    steps = 2 * ceil_div(d, _GROUP) + 3 * _REDUCTION
-    return call.launch(call.op, {name: name for name in names}, tasks, steps, _GROUP, **sizes)
+    steps = (2 + numbers["norms"]) * ceil_div(d, _GROUP) + 4 * _REDUCTION
+    inputs = {name: name for name in names}
+    return call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes).without_missing()
 
 
 def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
-    weight, shared, (rows, k) = call.arrays["weight"], call.arrays.get("shared"), call.arrays["x"].shape
-    n, shared_n = weight.shape[1] // 2, 0 if shared is None else shared.shape[0] // 2
+    weight, shared = call.arrays["weight"], call.arrays.get("shared")
+    rows, k = len(call.arrays["logits"]), call.arrays["x"].shape[1]
+    n = weight.shape[1] // (1 if call.has("up") else 2)
+    shared_n = 0 if shared is None else shared.shape[0] // 2
     floats = {name: number(numbers[name]) for name in ("scale", "limit", "alpha")}
     sizes = {"rows": rows, "experts": weight.shape[0], "n": n, "shared_n": shared_n, "k": k}
     columns = _GROUP // call.lanes
@@ -55,20 +71,35 @@ def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
     most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _MOST_GROUPS
     of_row = min(tasks, ceil_div(most, rows))
     steps = steps_of_choice(weight.shape[0], numbers) + ceil_div(tasks, of_row) * each
-    inputs = {"a": "x", "logits": "logits", "selection_bias": "selection_bias"} | _weights()
+    inputs = {"a": "x", "logits": "logits", "selection_bias": "selection_bias", "scales": "scales"}
+    inputs |= _weights() | {"up": "up"}
     given = dict(numbers) | floats | sizes
-    return _of_formats(call, call.launch(call.op, inputs, rows * of_row, steps, _GROUP, **given))
+    launch = call.launch(call.op, inputs, rows * of_row, steps, _GROUP, **given)
+    return _of_formats(call, launch.without_missing())
 
 
 def _down(call: Call, numbers: Mapping[str, Any]) -> Launch:
     weight, shared, (rows, used) = call.arrays["weight"], call.arrays.get("shared"), call.arrays["ids"].shape
     width, n, shared_n = call.shape[1], weight.shape[-1], 0 if shared is None else shared.shape[-1]
     sizes = {"rows": rows, "used": used, "n": n, "shared_n": shared_n, "width": width}
-    tasks = rows * ceil_div(width, _GROUP // call.lanes)
+    sizes["shared_to"] = numbers["shared_to"]
+    tasks = rows * ceil_div(width, _GROUP // call.lanes) * (2 if numbers["shared_to"] else 1)
     steps = used * (_steps_of_row(weight, n, call.lanes) + 1) + 2 * call.lanes
     steps += 0 if shared is None else _steps_of_row(shared, shared_n, call.lanes)
     inputs = {"a": "x", "ids": "ids", "weights": "weights"} | _weights()
     return _of_formats(call, call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes))
+
+
+def _linear_two(call: Call, numbers: Mapping[str, Any]) -> Launch:
+    n, k = call.arrays["weight"].shape
+    more = call.arrays["shared"].shape[0] if call.has("shared") else 0
+    sizes = {"n": n, "more": more, "k": k, "activation": numbers["activation"]}
+    columns = _GROUP // call.lanes
+    tasks = ceil_div(n, columns) + (0 if numbers["activation"] else ceil_div(more, columns))
+    given = [call.arrays[name] for name in ("weight", "shared") if call.has(name)]
+    steps = sum(_steps_of_row(each, k, call.lanes) for each in given) + 2 * call.lanes + 1
+    inputs = {"a": "x", "factors": "factors"} | _weights()
+    return _of_formats(call, call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes).without_missing())
 
 
 def _weights() -> dict[str, str]:
@@ -82,8 +113,9 @@ def _steps_of_row(weight: Any, k: int, lanes: int) -> int:
 
 
 def _of_formats(call: Call, launch: Launch) -> Launch:
-    formats = (getattr(call.arrays.get(name), "format", "") for name in ("weight", "shared"))
-    return replace(launch, lanes=call.lanes, **dict(zip(("format", "shared_format"), formats, strict=True)))
+    fields = {"format": "weight", "shared_format": "shared", "up_format": "up"}
+    given = {field: getattr(call.arrays.get(name), "format", "") for field, name in fields.items()}
+    return replace(launch, lanes=call.lanes, **given)
 
 
-LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down}
+LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_two": _linear_two}

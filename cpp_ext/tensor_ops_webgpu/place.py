@@ -59,6 +59,8 @@ class WebGPUPlace:
             return tensor_launches.combine(arrays, outs["out"], parameters)
         if op == "rope_append":
             return tensor_launches.rope_append(arrays, outs, parameters)
+        if op == "residual_norms":
+            return tensor_launches.residual_norms(arrays, outs, parameters)
         if op.endswith("_experts"):
             return expert_launches.plan(op, arrays, outs, parameters, self.engine.lanes)
         if op in mixture_launches.LAUNCHES:
@@ -135,6 +137,10 @@ class WebGPUPlace:
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
         if name == "mixture":
             return mixture_launches.fuses(arrays, self.engine.buffers)
+        if name == "residual_norms":
+            return len(arrays) + 2 <= self.engine.buffers
+        if name == "linear_two":
+            return all(map(mixture_launches.in_units, arrays.values()))
         if name == "gated_linear":
             return reads_words(arrays["weight"])
         return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs

@@ -10,6 +10,8 @@ from airllm.backends.device.strides import shared_axes
 from tensor_ops_webgpu.launches import Call, Plan, number, of_blocks
 
 _GROUP = 64
+_REDUCTION = 7  # steps of a work-group's reduction
+RESIDUAL_INPUTS = ("x", "x_norm", "y", "y_norm", "post", "residual", "scale", "norms")
 _HALVES = ("float16", "bfloat16")
 
 
@@ -37,13 +39,28 @@ def combine(arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any]) 
 
 
 def rope_append(arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, int]) -> Plan:
-    """A token's queries, rotated; its keys, rotated, and values go to a layer of a cache."""
+    """A token's heads, normalized and rotated; keys and values go to a layer of a cache: see
+    `airllm.backends.device.heads`.
+    """
     call = Call("rope_append", arrays, {}, outs)
     given: dict[str, Any] = {"d" if name == "dim" else name: value for name, value in numbers.items()}
-    steps = 3 * -(-numbers["dim"] // (2 * _GROUP)) + 14
-    given["eps"] = number(numbers["eps"])
-    inputs = {name: name for name in ("x", "cos", "sin", "q_norm", "k_norm")}
-    return Plan((call.launch(call.op, inputs, arrays["x"].shape[0], steps, _GROUP, **given),))
+    given |= {name: number(numbers[name]) for name in ("eps", "factor")}
+    longest = max(numbers["q_span"], numbers["k_span"], numbers["dim"])
+    steps = 2 * -(-longest // _GROUP) + -(-numbers["dim"] // (2 * _GROUP)) + 2 * _REDUCTION
+    inputs = {name: name for name in ("x", "cos", "sin", "q_norm", "k_norm", "v_norm")}
+    rows = numbers["heads"] + 2 * numbers["kv_heads"]
+    return Plan((call.launch(call.op, inputs, rows, steps, _GROUP, **given),))
+
+
+def residual_norms(arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, Any]) -> Plan:
+    """The sums and norms between two halves of a layer: see `airllm.backends.device.residual`."""
+    call = Call("residual_norms", arrays, {}, outs)
+    rows, d = arrays["x"].shape
+    given: dict[str, Any] = dict(numbers) | {name: number(numbers[name]) for name in ("eps", "factor")}
+    steps = (7 + numbers["count"]) * -(-d // _GROUP) + 5 * _REDUCTION
+    inputs = {name: name for name in RESIDUAL_INPUTS}
+    launch = call.launch(call.op, inputs, rows, steps, _GROUP, rows=rows, d=d, **given)
+    return Plan((launch.without_missing(),))
 
 
 def gated_linear(arrays: Mapping[str, Any], out: Any, activation: int, lanes: int) -> Plan:

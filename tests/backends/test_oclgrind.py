@@ -84,7 +84,12 @@ def run_checked(icd: Path, tmp_path: Path, *arguments: str) -> tuple[dict, str]:
 
 
 @pytest.mark.parametrize(
-    "family", (*FAMILIES, *(f"experts.{name}" for name in FORMATS), *(f"mixture.{name}" for name in MIXTURES))
+    "family",
+    (
+        *FAMILIES,
+        *(f"experts.{name}" for name in FORMATS),
+        *(f"{kind}.{name}" for kind in ("mixture", "linear_two") for name in MIXTURES),
+    ),
 )
 @pytest.mark.parametrize("form", ["gpu", "cpu"])
 def test_every_kernel_is_clean(form, family, icd, tmp_path):
@@ -92,9 +97,8 @@ def test_every_kernel_is_clean(form, family, icd, tmp_path):
     assert log == ""
     assert told["wrong"] == []
     existing = told["existing"]
-    assert set(existing) - set(told["launched"]) <= SPARE and len(existing) >= (
-        1 if "experts" in family or "mixture" in family else 3
-    )
+    of_formats = any(name in family for name in ("experts", "mixture", "linear_two"))
+    assert set(existing) - set(told["launched"]) <= SPARE and len(existing) >= (1 if of_formats else 3)
 
 
 @pytest.mark.parametrize("mistake", PLANTED)

@@ -38,9 +38,10 @@ class Experts(Protocol):
     def mix(self, results: Any, weights: Any) -> Any:
         """The weighted sum (rows, n) of each token's results (slots, n)."""
 
-    def mixture(self, x: Any, of_router: Any, given: Mixture) -> Any:
+    def mixture(self, x: Any, of_router: Any, given: Mixture, of_dense: Any = None) -> Any:
         """The sum of each row's experts, the shared one too, in few launches; None if there are no kernels
-        of it. `of_router` is what the router gets.
+        of it. `of_router` is what the router gets, and `of_dense` a dense feed-forward beside the experts, if
+        there is one: then its result is a second one.
         """
 
 
@@ -81,11 +82,12 @@ class DeviceExperts:
         self._start("mix_experts", {"results": results, "weights": weights}, {}, {"out": out})
         return out
 
-    def mixture(self, x: Tensor, of_router: Tensor, given: Mixture) -> Tensor | None:
+    def mixture(self, x: Tensor, of_router: Tensor, given: Mixture, of_dense: Tensor | None = None) -> Any:
         """As `Experts.mixture`."""
         if given.why_not(len(x)) or not self._ops.place.fuses("mixture", given.weights):
             return None
-        return mix(self._ops, x, of_router, given)
+        mixed, dense = mix(self._ops, x, of_router, given, of_dense)
+        return mixed if dense is None else (mixed, dense)
 
     def _start(self, name: str, arrays: dict[str, Any], numbers: dict[str, Any], outs: Any) -> None:
         given = {

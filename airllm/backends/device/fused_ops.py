@@ -1,9 +1,10 @@
 """`DeviceOps` whose calls are put off until their results are used, and then run together.
 
-Of a token alone, a layer is eight launches: the sum before a norm with the norm; queries, keys and values;
-their norms and rotation with the write to the cache; attention; its output; the next sum and norm, with the
-router if there are experts; gate and up with the activation; down. A result that is used otherwise is
-computed as it would be alone. `mixture.py` has the launches of experts.
+Of a token alone, a layer is eight launches: the sum before a norm with the norm, and the norm of what is
+added (`residual.py`); queries, keys and values; their norms and rotation with the write to the cache
+(`heads.py`); attention; its output; the next sum and norm, with the router if there are experts; gate and
+up with the activation; down. A result that is used otherwise is computed as it would be alone. `mixture.py`
+has the launches of experts.
 """
 
 from __future__ import annotations
@@ -15,41 +16,24 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
-from airllm.backends.device.mixture import NormedSum
-from airllm.backends.device.stacks import data_of, whole_of
-from airllm.backends.device.tensor import Tensor
+from airllm.backends.device.heads import Heads, Kept, Steps, place
+from airllm.backends.device.heads import parts_of as heads_of
+from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
+from airllm.backends.device.stacks import data_of, format_of, memories_beside, put_beside, whole_in, whole_of
+from airllm.backends.device.tensor import Memory, Pending, Tensor
 from airllm.formats import Quantized
 
 _ACTIVATIONS = {"silu": 1, "tanh": 2, "none": 3}  # their numbers in kernels
 
 
-class _Sum:
-    """A sum that is put off."""
-
-    def __init__(self, ops: FusedOps, x: Tensor, y: Tensor):
-        self._ops, self._x, self._y = ops, x.alias(), y.alias()
-
-    def reads(self) -> Sequence[Tensor]:
-        """What it is computed from."""
-        return self._x, self._y
-
-    def settle(self, of: Tensor) -> None:
-        """Compute the sum alone."""
-        of.become(self._ops.add_now(self._x, self._y))
-
-    def norm(self, of: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Compute the sum, and return its norm."""
-        total, normed = self._ops.add_norm_now(self._x, self._y, weight, eps)
-        of.become(total)
-        return normed
-
-
-class _Products:
-    """The products of a row with matrices that lie one after the other in memory."""
+class _Products(Pending):
+    """The products of a row with matrices that lie one after the other in memory, or in two memories."""
 
     def __init__(self, ops: FusedOps, x: Tensor, weight: Any, bias: Tensor | None):
         self._ops, self.x, self._weight, self._bias = ops, x, weight, bias
-        self.memory = data_of(weight).memory
+        self.memories = ops.together(x, weight)
+        self.rows = [n for memory in self.memories for n in memory.stack]
+        self._bias_start = sum(self.rows[: self.part(weight)])
         self.results: dict[int, Tensor] = {}
         self.out: Tensor | None = None
 
@@ -59,22 +43,28 @@ class _Products:
 
     def settle(self, of: Tensor) -> None:
         """Compute all of them."""
-        self.out = self._ops.linear_now(self.x, self._whole(), self._whole_bias())
+        if len(self.memories) == 2:
+            self.out = self._ops.linear_two(self.x, self._wholes(), sum(self.rows), bias=self._whole_bias())
+        else:
+            self.out = self._ops.linear_now(self.x, whole_of(self._weight), self._whole_bias())
         for i, tensor in self.results.items():
             tensor.become(self.result(i))
 
     def result(self, i: int) -> Tensor:
         """One of them, once they are computed."""
         assert self.out is not None
-        start, rows = sum(self.memory.stack[:i]), self.memory.stack[i]
-        return self.out[:, start : start + rows]
+        start = sum(self.rows[:i])
+        return self.out[:, start : start + self.rows[i]]
 
     def gate(self, activation: int) -> Tensor | None:
         """activation(first) * second, in one launch; None if there is no kernel."""
-        rows = self.memory.stack
-        if self.out is not None or self._bias is not None or len(rows) != 2 or len(self.x) != 1:
+        if self.out is not None or self._bias is not None or len(self.rows) != 2 or len(self.x) != 1:
             return None
-        result = self._ops.gated(self.x, self._whole(), rows[0], activation)
+        result: Tensor | None
+        if len(self.memories) == 2:
+            result = self._ops.linear_two(self.x, self._wholes(), self.rows[0], activation)
+        else:
+            result = self._ops.gated(self.x, whole_of(self._weight), self.rows[0], activation)
         if result is not None:
             self.results = {}  # they refer to this, and would be freed only by the collector of cycles
         return result
@@ -82,48 +72,34 @@ class _Products:
     def part(self, weight: Any) -> int:
         """The index of one of the matrices."""
         data = data_of(weight)
-        row, starts = data.offset // data.strides[0], np.cumsum((0, *self.memory.stack))
-        return int(np.searchsorted(starts, row))
+        row, starts = data.offset // data.strides[0], np.cumsum((0, *data.memory.stack))
+        before = 0 if data.memory is self.memories[0] else len(self.memories[0].stack)
+        return before + int(np.searchsorted(starts, row))
 
-    def _whole(self) -> Any:
-        return whole_of(self._weight)
+    def _wholes(self) -> list[Any]:
+        return [whole_in(self._ops, memory) for memory in self.memories]
 
     def _whole_bias(self) -> Tensor | None:
-        if self._bias is None:
+        """The bias of all of them, which lies in one piece of memory."""
+        if (b := self._bias) is None:
             return None
-        return Tensor(self._ops, self._bias.memory, self._bias.dtype, (sum(self.memory.stack),))
+        start = b.offset - self._bias_start * b.itemsize
+        return Tensor(self._ops, b.memory, b.dtype, (sum(self.rows),), offset=start)
 
 
-class _Norm:
-    """The norm of the rows of a view of `_Products.out`."""
+class _Product(Pending):
+    """The product of a row with one matrix, of which an activation may be part."""
 
-    def __init__(self, ops: FusedOps, x: Tensor, weight: Tensor, eps: float):
-        self._ops, self.x, self.weight, self.eps = ops, x, weight, eps
+    def __init__(self, ops: FusedOps, x: Tensor, weight: Any, bias: Tensor | None):
+        self._ops, self.x, self.weight, self.bias = ops, x.alias(), weight, bias
 
     def reads(self) -> Sequence[Tensor]:
         """What it is computed from, besides weights."""
         return (self.x,)
 
     def settle(self, of: Tensor) -> None:
-        """Compute the norm alone."""
-        of.become(self._ops.norm_now(self.x, self.weight, self.eps))
-
-
-class _Rotation:
-    """A rotation of a view of `_Products.out`, or of its norm."""
-
-    def __init__(self, ops: FusedOps, x: Tensor, angles: tuple[Tensor, Tensor, bool]):
-        self._ops, self._x, self.angles = ops, x, angles
-        self.norm = x.pending if isinstance(x.pending, _Norm) else None
-        self.source = self.norm.x if self.norm else x
-
-    def reads(self) -> Sequence[Tensor]:
-        """What it is computed from."""
-        return (self.source,)
-
-    def settle(self, of: Tensor) -> None:
-        """Rotate alone."""
-        of.become(self._ops.rotate_now(self._x, *self.angles))
+        """Compute it alone."""
+        of.become(self._ops.linear_now(self.x, self.weight, self.bias))
 
 
 class FusedOps(DeviceOps):
@@ -133,9 +109,10 @@ class FusedOps(DeviceOps):
         super().__init__(backend, place)
         self._later: list[weakref.ref[Tensor]] = []  # tensors that have something pending
         self._products: _Products | None = None
-        self._rotated: tuple[Tensor, _Rotation] | None = None
+        self._queries: tuple[Tensor, Heads] | None = None  # that the next `append` may compute
         self._extensions["append"] = self.append
-        self.add_now = lambda x, y: DeviceOps.combine(self, "add", x, y)
+        self.combine_now: Callable[..., Tensor] = lambda *given: DeviceOps.combine(self, *given)
+        self.layer_norm_now = self._method("layer_norm")
         self.add_norm_now = self._method("add_rms_norm")
         self.linear_now = self._method("linear")
         self.norm_now = self._method("rms_norm")
@@ -143,6 +120,10 @@ class FusedOps(DeviceOps):
 
     def _method(self, name: str) -> Callable[..., Any]:
         return lambda *given, **named: self.call(self._ops[name], *given, **named)
+
+    def put_off(self, shape: tuple[int, ...], pending: Pending) -> Tensor:
+        """A new tensor with values that are computed later."""
+        return self._put_off(Tensor(self, None, FLOAT32, shape), pending)
 
     def _put_off(self, tensor: Tensor, pending: Any) -> Tensor:
         tensor.postpone(pending)
@@ -164,38 +145,100 @@ class FusedOps(DeviceOps):
     # ---- sums and norms ----
 
     def combine(self, name: str, x: Any, y: Any = None, out: Tensor | None = None) -> Tensor:
-        """As `DeviceOps.combine`; a sum of two arrays of one shape is put off."""
-        both = isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape
+        """As `DeviceOps.combine`; what `Parts` can be is put off."""
         if out is not None and self._products and self._products.x is out:
             self._products = None
-        if name != "add" or not both or (out is not None and not out.is_alone):
+        if name == "multiply" and out is None and (scaled := self._scaled_heads(x, y)) is not None:
+            return scaled
+        parts = self._parts_of(name, x, y) if out is None or self._may_wait(out) else None
+        if parts is None:
             return super().combine(name, x, y, out)
-        later = _Sum(self, x, y)
-        return self._put_off(Tensor(self, None, FLOAT32, x.shape) if out is None else out, later)
+        return self._put_off(
+            Tensor(self, None, FLOAT32, parts.x.shape) if out is None else out, Residual(self, parts)
+        )
+
+    def _scaled_heads(self, x: Any, factor: Any) -> Tensor | None:
+        """The product of a token's heads with a number, put off; None if they are none."""
+        if not isinstance(x, Tensor) or x.ndim != 3 or isinstance(factor, Tensor) or np.size(factor) != 1:
+            return None
+        if (known := heads_of(x)) is None:
+            return None
+        return self.put_heads_off(x.shape, known[0], known[1].times(float(np.reshape(factor, ()))))
+
+    @staticmethod
+    def _may_wait(out: Tensor) -> bool:
+        """Whether no other tensor would see that the values of `out` are computed later."""
+        return isinstance(out.pending, Residual) or out.is_alone
+
+    def _parts_of(self, name: str, x: Any, y: Any) -> Parts | None:
+        """A sum or a product as what is put off; None if it has no such form."""
+        if not _is_matrix(x):
+            return None
+        if name == "add":
+            return sum_of(x, y) if _is_matrix(y) and x.shape == y.shape else None
+        if name != "multiply":
+            return None
+        known = parts_of(x)
+        if isinstance(y, Tensor):
+            scales = known and y.size == 1 and known.residual is not None and known.scale is None
+            return known._replace(scale=y.reshape(1)) if known and scales and y.dtype == FLOAT32 else None
+        if np.ndim(y) != 0:
+            return None
+        return known.times(float(y)) if known else Parts(x.alias(), factor=float(y))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float = 1e-6, out: Any = None) -> Tensor:
-        """The norm, with the sum that `x` is. That of a part of products is put off."""
-        if isinstance(x.pending, _Sum) and out is None:
-            return x.pending.norm(x, weight, eps)
-        if out is None and len(x) == 1 and self._is_part(x):
-            return self._put_off(Tensor(self, None, FLOAT32, x.shape), _Norm(self, x, weight, eps))
-        return self.norm_now(x, weight, eps, out=out)
+        """The norm, which is put off, with the sum that `x` is."""
+        if out is not None or weight.dtype != FLOAT32:
+            return self.norm_now(x, weight, eps, out=out)
+        of_token = heads_of(x) if x.ndim == 3 or self._is_part(x) else None
+        if of_token and (steps := of_token[1].normalized(weight, eps)):
+            return self.put_heads_off(x.shape, of_token[0], steps)
+        if isinstance(x.pending, NormedSum) and x.pending.takes(x, eps):
+            return self._one_more_norm(x, x.pending, Norm(weight, eps))
+        known = parts_of(x)
+        if known and not (known.is_pair_of_norms and known.eps == eps):
+            return self._norm_of_sum(x, known, Norm(weight, eps))
+        if not _is_matrix(x):
+            return self.norm_now(x, weight, eps)
+        parts = known._replace(post=weight) if known else Parts(x.alias(), x_norm=weight, eps=eps)
+        return self.put_off(x.shape, Residual(self, parts))
+
+    def layer_norm(
+        self, x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5, out: Any = None
+    ) -> Tensor:
+        """The norm, with the sum that `x` is."""
+        known = parts_of(x)
+        if known is None or out is not None or weight is None or weight.dtype != FLOAT32:
+            return self.layer_norm_now(x, weight, bias, eps, out=out)
+        return self._norm_of_sum(x, known, Norm(weight, eps, True, bias))
+
+    def _norm_of_sum(self, x: Tensor, parts: Parts, norm: Norm) -> Tensor:
+        """Put the norm of a sum off, with the sum `x` itself."""
+        later = NormedSum(self, parts, x)
+        self._put_off(x, later)
+        return self._one_more_norm(x, later, norm)
+
+    def _one_more_norm(self, x: Tensor, later: NormedSum, norm: Norm) -> Tensor:
+        normed = self.put_off(x.shape, later)
+        later.promise(norm, normed)
+        return normed
 
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, out: Any = None
     ) -> Any:
         """The sum and its norm, which are put off."""
-        if out is not None or x.ndim != 2 or x.shape != residual.shape:
+        alike = _is_matrix(x) and _is_matrix(residual) and x.shape == residual.shape
+        if out is not None or not alike or weight.dtype != FLOAT32:
             return self.add_norm_now(x, residual, weight, eps, out=out)
-        later = NormedSum(self, x, residual, weight, eps)
-        total, normed = (self._put_off(Tensor(self, None, FLOAT32, x.shape), later) for _ in range(2))
-        later.promise(total, normed)
-        return total, normed
+        total = Tensor(self, None, FLOAT32, x.shape)
+        return total, self._norm_of_sum(total, sum_of(x, residual), Norm(weight, eps))
 
     def _is_part(self, x: Tensor) -> bool:
         """Whether a tensor lies in the products that were computed last."""
         products = self._products
-        return bool(products and products.out is not None and x.memory is products.out.memory)
+        return bool(
+            not x.pending and products and products.out is not None and x.memory is products.out.memory
+        )
 
     # ---- products ----
 
@@ -206,16 +249,23 @@ class FusedOps(DeviceOps):
         data = data_of(weight)
         alone = not data.memory.stack or (len(x) > 1 and data.offset % self.place.alignment == 0)
         if alone or out is not None or x.ndim != 2:
+            if (
+                len(x) == 1
+                and out is None
+                and _is_matrix(x)
+                and self.place.fuses("linear_two", {"0": weight})
+            ):
+                return self.put_off((1, data.shape[0]), _Product(self, x, weight, bias))
             return self.linear_now(x, weight, bias, out=out)
         known = self._products
-        if not known or known.x is not x or known.memory is not data.memory:
+        if not known or known.x is not x or data.memory not in known.memories:
             self._products = known = _Products(self, x, weight, bias)
         place = known.part(weight)
         if known.out is not None:
             return known.result(place)
         if place not in known.results:
             shape = (len(x), data.shape[0])
-            known.results[place] = self._put_off(Tensor(self, None, FLOAT32, shape), known)
+            known.results[place] = self.put_off(shape, known)
         return known.results[place]
 
     def swiglu(self, gate: Tensor, up: Tensor, out: Any = None) -> Tensor:
@@ -228,8 +278,32 @@ class FusedOps(DeviceOps):
         fused = self._gate(gate, up, approximate) if out is None else None
         return self.call(self._ops["geglu"], gate, up, approximate, out=out) if fused is None else fused
 
+    def gelu(self, x: Tensor, approximate: str = "tanh", out: Any = None) -> Tensor:
+        """gelu(x), with the product that x is."""
+        fused = self._activate(x, approximate) if out is None else None
+        return self.call(self._ops["gelu"], x, approximate, out=out) if fused is None else fused
+
+    def silu(self, x: Tensor, out: Any = None) -> Tensor:
+        """silu(x), likewise."""
+        fused = self._activate(x, "silu") if out is None else None
+        return self.call(self._ops["silu"], x, out=out) if fused is None else fused
+
+    def _activate(self, x: Tensor, activation: str, factors: Tensor | None = None) -> Tensor | None:
+        """activation(x) * factors in the launch of the product that x is; None if it is none."""
+        product = x.pending
+        if not isinstance(product, _Product) or not self._is_ready(product.x, False):
+            return None
+        arrays = {"x": product.x, "weight": product.weight}
+        given = {"factors": factors, "bias": product.bias}
+        arrays |= {name: self.ready(each) for name, each in given.items() if each is not None}
+        out = self.empty(x.shape)
+        self.start("linear_two", arrays, {"activation": _ACTIVATIONS[activation]}, {"out": out})
+        return out
+
     def _gate(self, gate: Tensor, up: Tensor, activation: str) -> Tensor | None:
         products = gate.pending
+        if isinstance(products, _Product) and up.shape == gate.shape and up.dtype == FLOAT32:
+            return self._activate(gate, activation, up)
         if not isinstance(products, _Products) or up.pending is not products:
             return None
         first, second = products.results.get(0), products.results.get(1)
@@ -247,69 +321,106 @@ class FusedOps(DeviceOps):
         self._start("gated_linear", arrays, {"activation": activation}, {"out": out}, of_ops=True)
         return out
 
-    # ---- rotations, and the cache ----
+    def together(self, x: Tensor, weight: Any) -> tuple[Memory, ...]:
+        """The memories of the matrices that x is multiplied by in one launch with this one."""
+        found = memories_beside(weight)
+        if len(found) == 2 and (len(x) != 1 or not self._fuses_two(x, found)):
+            return (data_of(weight).memory,)
+        return found
+
+    def _fuses_two(self, x: Tensor, memories: Sequence[Memory]) -> bool:
+        weights = {str(i): whole_in(self, memory) for i, memory in enumerate(memories)}
+        return self._is_ready(x, False) and self.place.fuses("linear_two", weights)
+
+    def linear_two(
+        self, x: Tensor, weights: Sequence[Any], n: int, activation: int = 0, bias: Tensor | None = None
+    ) -> Tensor:
+        """The n products of a row with two matrices of two formats; with an activation, the gated ones."""
+        arrays = {"x": x, "weight": weights[0], "shared": weights[1]}
+        arrays |= {} if bias is None else {"bias": self.ready(bias)}
+        out = self.empty((1, n))
+        self.start("linear_two", arrays, {"activation": activation}, {"out": out})
+        return out
+
+    # ---- heads, and the cache ----
 
     def apply_rope_into(self, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any) -> Tensor:
-        """The rotation; that of a part of products is put off."""
-        if out is not None or not (isinstance(x.pending, _Norm) or self._is_part(x)):
+        """The rotation; that of one token is put off."""
+        known = heads_of(x) if out is None and x.ndim == 3 else None
+        if known is None or (steps := known[1].rotated((cos, sin, interleaved))) is None:
             return self.call(self._ops["apply_rope"], x, cos, sin, interleaved, out=out)
-        later = _Rotation(self, x, (cos, sin, interleaved))
-        result = self._put_off(Tensor(self, None, FLOAT32, x.shape), later)
-        if later.source.offset == 0:
-            self._rotated = result, later
+        return self.put_heads_off(x.shape, known[0], steps)
+
+    def put_heads_off(self, shape: tuple[int, ...], source: Tensor, steps: Steps) -> Tensor:
+        """A new tensor of heads, or of a row of them, with steps that are computed later."""
+        later = Heads(self, source, steps)
+        result = self.put_off(shape, later)
+        if source.offset == 0:
+            self._queries = result, later
         return result
 
     def append(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> None:
         """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache, from `start` on.
-        If keys and queries are to be rotated, all of it is one launch, with their norms.
+        Of one token, all of it is one launch, with the norms and rotations of keys and queries.
         """
-        done = self._append_rotated(kept, start, keys, values)
+        done = len(keys) == 1 and self._append_heads(kept, start, keys, values)
         self._products = None
         if not done:
             stop = start + len(keys)
             for to, new in zip(kept, (keys, values), strict=True):
                 self.assign(to[:, start:stop], new.swapaxes(0, 1))
 
-    def _append_rotated(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> bool:
-        (result, queries), self._rotated = self._rotated or (None, None), None
-        of_keys = keys.pending
-        later = isinstance(of_keys, _Rotation) and len(keys) == 1
-        if not later or result is None or result.pending is not queries:
+    def _append_heads(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> bool:
+        (result, queries), self._queries = self._queries or (None, None), None
+        of_keys, of_values = heads_of(keys), heads_of(values)
+        if of_keys is None or of_values is None:
             return False
-        assert queries is not None and isinstance(of_keys, _Rotation)
-        q, k, norms = queries.source, of_keys.source, (queries.norm, of_keys.norm)
-        same = of_keys.angles[0] is queries.angles[0] and values.memory is k.memory is q.memory
-        adjacent = same and k.offset == q.nbytes and values.offset == q.nbytes + k.nbytes
-        alike = (norms[0] is None) == (norms[1] is None) and {len(q.shape), len(k.shape)} == {3}
-        if not adjacent or not alike or not self.place.fuses("rope_append", {"x": q, "cache": kept}):
-            return False
-        cos, sin, interleaved = queries.angles
-        row = start * kept.shape[3]
-        numbers: dict[str, Any] = {
-            "heads": q.shape[1], "kv_heads": k.shape[1], "dim": q.shape[2], "r": cos.shape[-1],
-            "interleaved": int(interleaved), "k_from": row,
-            "v_from": row + kept.strides[0] // kept.itemsize,
-            "head_step": kept.strides[1] // kept.itemsize, "eps": norms[0].eps if norms[0] else 0.0,
-        }  # fmt: skip
-        out = self.empty(q.shape)
-        whole = Tensor(self, q.memory, FLOAT32, (numbers["heads"] + 2 * numbers["kv_heads"], numbers["dim"]))
-        arrays: dict[str, Any] = {"x": whole, "cos": cos, "sin": sin}
-        arrays |= {f"{name}_norm": each.weight for name, each in zip("qk", norms, strict=True) if each}
-        self._start("rope_append", arrays, numbers, {"q": out, "cache": kept}, of_ops=True)
+        to = Kept(kept, start, of_keys, of_values)
+        out = None
+        if result is not None and queries is not None and result.pending is queries:
+            out = place(self, queries.source, queries.steps, to)
+        if out is None or result is None:
+            return place(self, None, Steps(), to) is not None
         result.become(out)
         return True
 
     # ---- weights ----
 
     def stack(self, parts: Sequence[Any]) -> list[Any]:
-        """Matrices of one format and row length, or vectors, one after the other in memory; views of it."""
+        """Matrices of one row length, or vectors, that are multiplied together: those of one format lie one
+        after the other in memory. Views of them.
+        """
+        kinds = [_kind(each) for each in parts]
+        groups = {
+            kind: self._stack([each for each, of in zip(parts, kinds, strict=True) if of == kind])
+            for kind in dict.fromkeys(kinds)
+        }
+        if len(groups) == 2:
+            self.put_beside(*groups.values())
+        views = {kind: iter(group) for kind, group in groups.items()}
+        return [next(views[kind]) for kind in kinds]
+
+    def _stack(self, parts: Sequence[Any]) -> list[Any]:
         data = [_blocks(each) for each in parts]
         whole = self.to_device(np.concatenate(data))
         whole.memory.stack = tuple(map(len, data))
         starts = np.cumsum([0, *map(len, data)]).tolist()
         views = [whole[a:b] for a, b in zip(starts, starts[1:], strict=False)]
-        of = parts[0].format if isinstance(parts[0], Quantized) else None
+        of = format_of(parts[0])
         return [Quantized(view, of) for view in views] if of else views
+
+    @staticmethod
+    def put_beside(first: Sequence[Any], second: Sequence[Any]) -> None:
+        """Multiply by matrices of two formats together: see `stacks.py`."""
+        put_beside(first, second)
+
+
+def _kind(stored: Any) -> str:
+    return format_of(stored) or str(stored.dtype)
+
+
+def _is_matrix(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.ndim == 2 and x.dtype == FLOAT32
 
 
 def _blocks(stored: Any) -> np.ndarray:

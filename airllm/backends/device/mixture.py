@@ -7,13 +7,13 @@ the last two, and its gate one more column of the router.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from airllm.backends.device.residual import NormedSum, in_one_piece
 from airllm.backends.device.stacks import data_of, whole_of
 from airllm.backends.device.tensor import Tensor
 from airllm.formats import Quantized
@@ -63,20 +63,32 @@ class Activation(NamedTuple):
 
 class Mixture(NamedTuple):
     """A layer's experts. `weights` are the layer's, by name. `scales_input`: the weights of the chosen
-    experts multiply what these get.
+    experts multiply what these get. `dense`: what the shared expert would be is a dense feed-forward beside
+    the experts, which has another input, and a result of its own.
     """
 
     router: Router
     gate: Activation
     scales_input: bool
     weights: Mapping[str, Any]
+    dense: bool = False
+
+    @property
+    def of_shared(self) -> str:
+        """How the names of the shared expert's weights begin."""
+        return "feed_forward" if self.dense else "shared_expert"
 
     @property
     def shared(self) -> tuple[Any, Any] | None:
         """The shared expert's gate and up as one matrix, and its down, if the layer has one."""
-        if "shared_expert.down" not in self.weights:
-            return None
-        return whole_of(self.weights["shared_expert.gate"]), self.weights["shared_expert.down"]
+        w, of = self.weights, self.of_shared
+        return (whole_of(w[f"{of}.gate"]), w[f"{of}.down"]) if f"{of}.down" in w else None
+
+    @property
+    def gate_and_up(self) -> tuple[Any, ...]:
+        """Gate and up of the experts: as one array, or as two of two formats."""
+        w = self.weights
+        return (w["experts.gate_up"],) if "experts.gate_up" in w else (w["experts.gate"], w["experts.up"])
 
     def why_not(self, rows: int) -> str:
         """Why the kernels do not compute these experts for so many rows; "" if they do."""
@@ -85,105 +97,113 @@ class Mixture(NamedTuple):
             return "many rows"
         if router.experts > MOST_EXPERTS or router.used > MOST_USED or router.groups > MOST_GROUPS:
             return "many experts"
-        if isinstance(w["experts.router"], Quantized) or "experts.gate_up" not in w:
-            return "the formats of the router, or of gate and up"
-        if max(prod(w[f"experts.{name}"].shape) for name in ("gate_up", "down")) >= COUNTABLE:
+        if isinstance(w["experts.router"], Quantized):
+            return "the format of the router"
+        if "experts.gate_up" not in w and "experts.gate_bias" in w:
+            return "biases of gate and up that are apart"
+        if max(prod(each.shape) for each in (*self.gate_and_up, w["experts.down"])) >= COUNTABLE:
             return "many values"
         return self._why_not_shared()
 
     def _why_not_shared(self) -> str:
-        w = self.weights
-        if "shared_expert.down" not in w:
+        w, of = self.weights, self.of_shared
+        if f"{of}.down" not in w:
             return ""
-        gate, up = (data_of(w[f"shared_expert.{name}"]) for name in ("gate", "up"))
+        gate, up = (data_of(w[f"{of}.{name}"]) for name in ("gate", "up"))
         together = gate.memory is up.memory and len(gate.memory.stack) == 2
-        return "" if together and not _biased(w, "shared_expert") else "the formats of the shared expert"
+        return "" if together and not _biased(w, of) else "the formats of the shared expert"
 
 
 def _biased(weights: Mapping[str, Any], part: str) -> bool:
     return any(name.startswith(part) and name.endswith("_bias") for name in weights)
 
 
-class NormedSum:
-    """A sum of two arrays and its norm, which are put off."""
-
-    def __init__(self, ops: Any, x: Tensor, residual: Tensor, weight: Tensor, eps: float):
-        self._ops, self.x, self.residual, self.weight, self.eps = (
-            ops,
-            x.alias(),
-            residual.alias(),
-            weight,
-            eps,
-        )
-        self._results: tuple[weakref.ref[Tensor], ...] = ()
-
-    def promise(self, *results: Tensor) -> None:
-        """Remember the sum and the norm."""
-        self._results = tuple(map(weakref.ref, results))
-
-    def reads(self) -> Sequence[Tensor]:
-        """What they are computed from, besides weights."""
-        return self.x, self.residual
-
-    def settle(self, of: Tensor) -> None:
-        """Compute both alone."""
-        self.become(*self._ops.add_norm_now(self.x, self.residual, self.weight, self.eps))
-
-    def become(self, *found: Tensor) -> None:
-        """The sum and the norm were computed."""
-        for result, each in zip(self._results, found, strict=True):
-            if (tensor := result()) is not None:
-                tensor.become(each)
-
-
-def mix(ops: Any, x: Tensor, of_router: Tensor, given: Mixture) -> Tensor:
-    """The sum of the experts that the router chooses for each row of x, and of the shared expert."""
+def mix(
+    ops: Any, x: Tensor, of_router: Tensor, given: Mixture, of_dense: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """The sum of the experts that the router chooses for each row of x, and of the shared expert. `of_dense`:
+    the input of a dense feed-forward, whose result is apart.
+    """
     logits = _route(ops, of_router, given.weights)
-    activated, choice = _activate(ops, x, logits, given)
-    w, shared = given.weights, given.shared
+    activated, choice = _activate(ops, x, logits, given, of_dense)
+    w, shared, rows, width = given.weights, given.shared, *x.shape
     arrays = {"x": activated, **choice, "weight": w["experts.down"], "bias": w.get("experts.down_bias")}
-    out = ops.empty(x.shape)
-    _start(ops, "mixture_down", arrays | {"shared": shared and shared[1]}, {}, {"out": out})
-    return out
+    out = ops.empty((rows * (2 if given.dense else 1), width))
+    numbers = {"shared_to": rows * width if given.dense else 0}
+    _start(ops, "mixture_down", arrays | {"shared": shared and shared[1]}, numbers, {"out": out})
+    return (out[:rows], out[rows:]) if given.dense else (out, None)
 
 
 def _route(ops: Any, x: Tensor, weights: Mapping[str, Any]) -> Tensor:
     """The router's logits, then those of the shared expert's gate; if x is the norm of a sum that was put
-    off, that too.
+    off, that too, with the other norms of it.
     """
     matrices = {
         "router": weights["experts.router"], "bias": weights.get("experts.router_bias"),
         "gate": weights.get("shared_expert.router"),
     }  # fmt: skip
     columns = len(matrices["router"]) + (matrices["gate"] is not None)
-    later, arrays, eps = x.pending, {"x": x}, 0.0
+    arrays: dict[str, Any] = {"x": x}
+    numbers: dict[str, Any] = {"eps": 0.0, "norms": 0}
     shape: tuple[int, ...] = (1,)
-    if isinstance(later, NormedSum):
-        shape, eps = x.shape, later.eps
-        arrays = {"x": later.x, "residual": later.residual, "norm": later.weight}
-    outs = {"total": ops.empty(shape), "normed": ops.empty(shape), "logits": ops.empty((len(x), columns))}
-    _start(ops, "norm_route", arrays | matrices, {"eps": eps}, outs)
-    if isinstance(later, NormedSum):
-        later.become(outs["total"], outs["normed"])
+    places: list[int] = []
+    if (later := _routable(x)) is not None and (piece := in_one_piece([n.weight for n in later.norms])):
+        whole, places = piece
+        parts = later.parts
+        arrays = {"x": parts.x, "post": parts.x_norm, "residual": parts.residual, "norm": whole}
+        numbers = {"eps": later.norms[0].eps, "norms": len(places)}
+        shape = len(places), *x.shape
+    total = ops.empty(x.shape if places else (1,))
+    outs = {"total": total, "normed": ops.empty(shape), "logits": ops.empty((len(x), columns))}
+    _start(ops, "norm_route", arrays | matrices, numbers, outs)
+    if later and places:
+        later.become(total, *(outs["normed"][place] for place in places))
     return outs["logits"]
 
 
-def _activate(ops: Any, x: Tensor, logits: Tensor, given: Mixture) -> tuple[Tensor, dict[str, Tensor]]:
+def _routable(x: Tensor) -> NormedSum | None:
+    """What is put off in x, if the router's kernel can compute it: x is the norm with the first weights."""
+    later = x.pending
+    if not isinstance(later, NormedSum) or later.norms[0].centered or later.parts.residual is None:
+        return None
+    same_eps = later.parts.eps in (0, later.norms[0].eps)
+    weights = [norm.weight for norm in later.norms]
+    mine = later.weight_of(x)
+    first = mine is not None and all(mine.offset <= each.offset for each in weights)
+    return later if same_eps and first and later.parts.given <= {"x_norm", "residual"} else None
+
+
+def _activate(
+    ops: Any, x: Tensor, logits: Tensor, given: Mixture, of_dense: Tensor | None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The activated values of each row's experts and of its shared expert, and the choice."""
     w, rows, shared = given.weights, len(x), given.shared
-    n, used = w["experts.gate_up"].shape[1] // 2, given.router.used
+    weight, *up = given.gate_and_up
+    n, used = weight.shape[1] // (1 if up else 2), given.router.used
     shared_n = shared[0].shape[0] // 2 if shared else 0
     out = ops.empty((rows, used * n + shared_n))
     choice = {"ids": ops.empty((rows, used), np.int32), "weights": ops.empty((rows, used + 1))}
     arrays = {
-        "x": x, "logits": logits, "selection_bias": w.get("experts.selection_bias"),
-        "weight": w["experts.gate_up"], "bias": w.get("experts.gate_up_bias"),
+        "x": x if of_dense is None else _together(ops, x, of_dense), "logits": logits,
+        "selection_bias": w.get("experts.selection_bias"), "scales": w.get("experts.scales"),
+        "weight": weight, "up": up[0] if up else None, "bias": w.get("experts.gate_up_bias"),
         "shared": shared and shared[0],
     }  # fmt: skip
     numbers = given.router.numbers | given.gate.numbers | {"scales_input": int(given.scales_input)}
     numbers["shared_gate"] = logits.shape[1] - given.router.experts
+    numbers["shared_from"] = 0 if of_dense is None else x.size
     _start(ops, "mixture_up", arrays, numbers, {"out": out, **choice})
     return out, choice
+
+
+def _together(ops: Any, x: Tensor, other: Tensor) -> Tensor:
+    """Two arrays of one shape, one after the other: where they are, or copies."""
+    rows, shape = len(x), (2 * len(x), *x.shape[1:])
+    if other.memory is x.memory and other.offset == x.offset + x.nbytes and x.is_dense and other.is_dense:
+        return Tensor(ops, x.memory, x.dtype, shape, offset=x.offset)
+    both = ops.empty(shape)
+    both[:rows], both[rows:] = x, other
+    return both
 
 
 def _start(ops: Any, name: str, arrays: Mapping[str, Any], numbers: Any, outs: Any) -> None:

@@ -1,10 +1,14 @@
-"""Matrices that lie one after the other in one piece of memory: `Memory.stack` has their rows."""
+"""Matrices that are multiplied together: `Memory.stack` has the rows of those that lie one after the other in
+one piece of memory. Those of two formats are two stacks beside each other.
+"""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
-from airllm.backends.device.tensor import Tensor
+from airllm.backends.device.tensor import Memory, Tensor
 from airllm.formats import Quantized
 
 
@@ -13,9 +17,41 @@ def data_of(weight: Any) -> Any:
     return weight.data if isinstance(weight, Quantized) else weight
 
 
+def format_of(weight: Any) -> str:
+    """The format of a weight's blocks; "" for floats."""
+    return weight.format if isinstance(weight, Quantized) else ""
+
+
 def whole_of(weight: Any) -> Any:
     """All matrices of a stack as one, by one of them."""
     data = data_of(weight)
-    rows = sum(data.memory.stack)
-    whole: Any = Tensor(data.ops, data.memory, data.dtype, (rows, *data.shape[1:]))
-    return Quantized(whole, weight.format) if isinstance(weight, Quantized) else whole
+    return _whole(data.ops, data.memory, data.dtype, data.shape[1:], format_of(weight))
+
+
+def whole_in(ops: Any, memory: Memory) -> Any:
+    """All matrices of a stack that has another beside it, as one."""
+    return _whole(ops, memory, *memory.kind)
+
+
+def _whole(ops: Any, memory: Memory, dtype: Any, row: tuple[int, ...], of: str) -> Any:
+    whole: Any = Tensor(ops, memory, dtype, (sum(memory.stack), *row))
+    return Quantized(whole, of) if of else whole
+
+
+def memories_beside(weight: Any) -> tuple[Memory, ...]:
+    """The memories of all matrices that are multiplied together with this one."""
+    memory = data_of(weight).memory
+    found = [each() for each in memory.beside]
+    return tuple(each for each in found if each is not None) if found and None not in found else (memory,)
+
+
+def put_beside(first: Sequence[Any], second: Sequence[Any]) -> None:
+    """Tell the memories of matrices, each group in one of its own, that they are multiplied together."""
+    memories = []
+    for group in (first, second):
+        data = data_of(group[0])
+        data.memory.stack = data.memory.stack or tuple(len(data_of(each)) for each in group)
+        data.memory.kind = data.dtype, data.shape[1:], format_of(group[0])
+        memories.append(data.memory)
+    for memory in memories:
+        memory.beside = tuple(map(weakref.ref, memories))

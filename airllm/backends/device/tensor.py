@@ -6,6 +6,7 @@ They follow NumPy's protocols (`numpy_protocols.py`). Values reach the host only
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, Protocol
@@ -26,13 +27,16 @@ class ResidentCounter(Protocol):
 class Memory:
     """Memory on a device. It is counted until nothing refers to it.
 
-    `stack`: the rows of each of several arrays that lie in it one after the other. `tensors`: how many
-    tensors are in it.
+    `stack`: the rows of each of several arrays that lie in it one after the other. `beside`: the memories of
+    matrices that are multiplied together, of two formats, this one among them. `tensors`: how many tensors
+    are in it.
     """
 
     def __init__(self, buffer: Any, nbytes: int, counters: ResidentCounter):
         self.buffer, self.nbytes, self._counters = buffer, nbytes, counters
         self.stack: tuple[int, ...] = ()
+        self.beside: tuple[weakref.ref[Memory], ...] = ()
+        self.kind: Any = None  # of the stack: its dtype, the shape of a row, and its format, if it has one
         self.tensors = 0
         counters.add(resident=nbytes)
 
@@ -50,11 +54,20 @@ class TensorOps(Ops, Protocol):
     def to_host(self, tensor: Tensor) -> np.ndarray: ...
 
 
-class Pending(Protocol):
+class Pending:
     """A computation that is put off until its result is used."""
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from, besides weights."""
+        raise NotImplementedError
 
     def settle(self, of: Tensor) -> None:
         """Compute it; `of` becomes the result."""
+        raise NotImplementedError
+
+    def view(self, shape: tuple[int, ...]) -> Tensor | None:
+        """The result in another shape, put off as well; None if that needs the result."""
+        return None
 
 
 class Tensor(NumPyProtocols):
@@ -184,6 +197,8 @@ class Tensor(NumPyProtocols):
         sizes = _with_size(shape if isinstance(shape[0], int) else tuple(shape[0]), self.size)
         if sizes == self.shape:
             return self
+        if self.pending and (later := self.pending.view(sizes)) is not None:
+            return later
         if self.is_dense:
             return self._view(sizes, dense_strides(sizes, self.itemsize), self.offset)
         lead = self.shape[:-1]

@@ -13,12 +13,14 @@ from airllm.memory.device_plan import DevicePlan, is_matrix
 from airllm.memory.layers import Layer
 from airllm.memory.passing import Passing
 
-# Matrices of one input, which a device multiplies together.
+# Matrices of one input, which a device multiplies together: as many of them as a layer has.
 _STACKS = (
     ("attention.q", "attention.k", "attention.v"),
     ("feed_forward.gate", "feed_forward.up"),
     ("shared_expert.gate", "shared_expert.up"),
 )
+# Weights of norms of one input, which a device computes together: the router's first.
+_NORMS = ("experts.router_norm", "experts.norm", "feed_forward.norm")
 
 
 class PlacedLayer(Protocol):
@@ -47,8 +49,13 @@ class _Resident:
 class _Streamed:
     """A layer whose vectors stay on the device, and whose matrices are number `place` of a staging."""
 
-    def __init__(self, layer: Layer, names: Sequence[Sequence[str]], staging: Staging, place: int):
-        self._layer, self._names, self._staging, self._place = layer, names, staging, place
+    def __init__(
+        self, vectors: Layer, layer: Layer, staging: Staging, place: int, put_beside: Callable | None
+    ):
+        self._layer, self._staging, self._place = vectors, staging, place
+        self._names = [names for names, _ in matrix_groups(layer)]
+        self._put_beside = put_beside or (lambda first, second: None)
+        self._pairs = [each for each in _stacks_of(layer) if len(each) == 2]
         self._known: dict[int, Layer] = {}  # of each of the two staging places
 
     def enter(self) -> Layer:
@@ -57,6 +64,8 @@ class _Streamed:
             found = dict(self._layer.weights)
             for names, matrices in zip(self._names, groups, strict=True):
                 found |= zip(names, matrices, strict=True)
+            for first, second in self._pairs:
+                self._put_beside([found[name] for name in first], [found[name] for name in second])
             self._known[slot] = dataclasses.replace(self._layer, weights=found)
         return self._known[slot]
 
@@ -92,9 +101,8 @@ def place_layers(
         streamed = [staged_groups(layers[i]) for i in plan.streamed]
         staging = Staging(on_device, streamed, _Numbered(host, plan.streamed) if host else None)
         for place, i in enumerate(plan.streamed):
-            names = [names for names, _ in matrix_groups(layers[i])]
             vectors = _move_layer(layers[i], move, on_device, matrices=False)
-            found[i] = _Streamed(vectors, names, staging, place)
+            found[i] = _Streamed(vectors, layers[i], staging, place, getattr(on_device, "put_beside", None))
     for i in range(plan.first, len(layers)):
         if i not in found:
             found[i] = _Resident(_move_layer(layers[i], move, on_device))
@@ -118,7 +126,7 @@ def staged_groups(layer: Layer) -> list[Group]:
 
 def matrix_groups(layer: Layer) -> list[tuple[list[str], list[Any]]]:
     """The names and the matrices of each group of a layer. All experts' matrices of a kind are one."""
-    together = [names for names in _STACKS if _is_stack(layer, names)]
+    together = [names for groups in _stacks_of(layer) for names in groups if len(names) > 1]
     single = [(name,) for name, each in layer.weights.items() if is_matrix(each)]
     alone = [names for names in single if not any(names[0] in stack for stack in together)]
     groups: list[Sequence[str]] = [*together, *alone]
@@ -126,23 +134,39 @@ def matrix_groups(layer: Layer) -> list[tuple[list[str], list[Any]]]:
     return dense + [([name], [joined]) for name, joined in join_experts(layer).items()]
 
 
-def _is_stack(layer: Layer, names: Sequence[str]) -> bool:
-    """Whether the layer has these matrices, all of one kind, and with biases that are."""
-    kinds = [{_kind(layer.get(name + end)) for name in names} for end in ("", "_bias")]
-    return all(len(each) == 1 for each in kinds) and kinds[0] != {""}
+def _stacks_of(layer: Layer) -> list[list[tuple[str, ...]]]:
+    """The matrices of a layer that are multiplied together, those of one format in a group: one group or two.
+    All have biases, or none has.
+    """
+    found = []
+    for names in _STACKS:
+        groups: dict[str, tuple[str, ...]] = {}
+        for name in (name for name in names if layer.get(name) is not None):
+            kind = _kind(layer[name])
+            groups[kind] = (*groups.get(kind, ()), name)
+        there = [name for group in groups.values() for name in group]
+        biases = {_kind(layer.get(f"{name}_bias")) for name in there}
+        if len(there) > 1 and len(groups) < 3 and len(biases) == 1:
+            found.append(list(groups.values()))
+    return found
 
 
 def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) -> Layer:
-    """A layer on the device, with matrices that can be multiplied together in one piece of memory, and their
-    biases in another; its vectors only without `matrices`.
+    """A layer on the device, with matrices that can be multiplied together side by side, and their biases in
+    one piece of memory; its vectors only without `matrices`.
     """
     own = {name: each for name, each in layer.weights.items() if matrices or not is_matrix(each)}
     moved: dict[str, Any] = {}
-    for names in (names for names in _STACKS if _is_stack(layer, names)):
-        for end in ("", "_bias"):
-            parts = [f"{name}{end}" for name in names if f"{name}{end}" in own]
-            if parts:
-                moved |= zip(parts, on_device.stack([own[name] for name in parts]), strict=True)
+    for groups in _stacks_of(layer):
+        able = len(groups) == 1 or hasattr(on_device, "put_beside")
+        stacks = [sum(groups, ())] if able else [names for names in groups if len(names) > 1]
+        for names in stacks:
+            for end in ("", "_bias"):
+                parts = [f"{name}{end}" for name in names if f"{name}{end}" in own]
+                if parts:
+                    moved |= zip(parts, on_device.stack([own[name] for name in parts]), strict=True)
+    if all(name in own for name in _NORMS):
+        moved |= zip(_NORMS, on_device.stack([own[name] for name in _NORMS]), strict=True)
     rest = {name: move(each) for name, each in own.items() if name not in moved}
     joined = join_experts(layer) if matrices else {}
     experts = {name: on_device.to_device(each.join()) for name, each in joined.items()}

@@ -26,7 +26,7 @@ def attention(
     a = layer.spec.attention
     q, attended, gate = _queries(ops, x, layer, angles)
     if a.temperature:
-        q *= query_temperatures(a.temperature, rows)
+        q = q * query_temperatures(a.temperature, rows)  # on a device, part of another launch
     own = a.source == layer.index
     if own:
         k, v = _keys_and_values(ops, x, layer, angles)

@@ -21,11 +21,16 @@ def experts_or_dense(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
 def dense_and_experts(ops: Any, x: np.ndarray, normed: np.ndarray, layer: Layer) -> np.ndarray:
     """The sum of a dense feed-forward of `normed` and of experts, which have norms of `x` of their own."""
     c = layer.config
-    dense = ops.rms_norm(feed_forward(ops, normed, layer), layer["feed_forward.dense_norm"], c.norm_eps)
     of_experts, of_router = (
         ops.rms_norm(x, layer[f"experts.{name}"], c.norm_eps) for name in ("norm", "router_norm")
     )
-    mixed = mix_experts(ops, of_experts, layer, of_router)
+    device = ops.extension("device_experts")
+    both = device and device.mixture(of_experts, of_router, _mixture_of(layer), normed)
+    if both:
+        mixed, dense = both
+    else:
+        dense, mixed = feed_forward(ops, normed, layer), mix_experts(ops, of_experts, layer, of_router)
+    dense = ops.rms_norm(dense, layer["feed_forward.dense_norm"], c.norm_eps)
     return np.add(dense, ops.rms_norm(mixed, layer["experts.post_norm"], c.norm_eps), out=dense)
 
 
@@ -65,14 +70,12 @@ def _add_experts(
 def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: Any) -> Any:
     """`mix_experts` on a device, which has a layer's experts in one array for each of their matrices."""
     c = layer.config
-    groups = c.expert_groups, c.expert_groups_used
-    router = Router(c.experts, c.experts_used, c.expert_scores, *groups, c.normalize_experts, c.expert_scale)
-    if not c.dense_and_experts and c.gate_scale == c.down_scale == 1:
-        given = Mixture(router, device_activation(c), c.scales_input, layer.weights)
-        if (mixed := device.mixture(x, of_router, given)) is not None:
-            return mixed
+    given = _mixture_of(layer)
+    plain = not c.dense_and_experts and c.gate_scale == c.down_scale == 1
+    if plain and (mixed := device.mixture(x, of_router, given)) is not None:
+        return mixed
     logits = ops.linear(of_router, layer["experts.router"], layer.get("experts.router_bias"))
-    ids, weights = device.choose(logits, layer.get("experts.selection_bias"), router)
+    ids, weights = device.choose(logits, layer.get("experts.selection_bias"), given.router)
     if c.dense_and_experts:
         scales: Any = layer["experts.scales"]
         weights *= ops.embedding(ids.reshape(-1), scales.reshape(-1, 1)).reshape(weights.shape)
@@ -90,6 +93,14 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
     if c.shared_expert:
         total += _shared_expert(ops, x, layer)
     return total
+
+
+def _mixture_of(layer: Layer) -> Mixture:
+    """A layer's experts, as devices know them."""
+    c = layer.config
+    groups = c.expert_groups, c.expert_groups_used
+    router = Router(c.experts, c.experts_used, c.expert_scores, *groups, c.normalize_experts, c.expert_scale)
+    return Mixture(router, device_activation(c), c.scales_input, layer.weights, bool(c.dense_and_experts))
 
 
 def _scale_slots(x: Any, weights: Any) -> Any:

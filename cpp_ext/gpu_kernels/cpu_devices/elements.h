@@ -4,6 +4,7 @@
 #include "../common/formulas.h"
 #include "../common/gpu_compat.h"
 #include "../common/packs.h"
+#include "../common/residual.inc"
 #include "../common/tensors.inc"
 #include "packs.h"
 

@@ -1,46 +1,7 @@
-// The experts of a layer in two launches: see gpu/mixture.h. Formats that linear.h reads as vectors have
-// kernels of their own here.
-#ifndef EXPERT_FORMAT  // so that an editor can read this file
-#define EXPERT_FORMAT f32
-#define SHARED_FORMAT f32
-#endif
+// The experts of a layer in two launches: see gpu/mixture.h.
 #define UNPACKING_ALONE
+#include "../common/formats.h"
 #include "choice.h"
-#include "linear.h"
 
-// A work-group takes adjacent tasks, so that each core reads one stream.
-#define TASKS_OF(i, of, all) \
-  for (U64 task = i * ((all + of - 1) / of); task < min(all, (i + 1) * ((all + of - 1) / of)); ++task)
-
-#if JOIN(IS_VECTOR, EXPERT_FORMAT) && JOIN(IS_VECTOR, SHARED_FORMAT)
-#define FORMAT EXPERT_FORMAT
-#include "dot_pair.inc"
-#undef FORMAT
-#ifdef SHARED_APART
-#define FORMAT SHARED_FORMAT
-#include "dot_pair.inc"
-#undef FORMAT
-#endif
-#undef MOST_ROWS
-#define DOT_PAIR(format) JOIN(cpu_dot_pair, format)
-#define MIXTURE(name) JOIN(cpu, name)
-#include "../common/mixture.inc"
-#undef DOT_PAIR
-#undef MIXTURE
-#endif
-
-// Rows of floats may be no whole vectors.
-#if !(JOIN(IS_VECTOR, EXPERT_FORMAT) && JOIN(IS_VECTOR, SHARED_FORMAT)) || JOIN(IS_FLOAT, EXPERT_FORMAT) || \
-    JOIN(IS_FLOAT, SHARED_FORMAT)
-#define FORMAT EXPERT_FORMAT
-#include "../common/dot_pair.inc"
-#undef FORMAT
-#ifdef SHARED_APART
-#define FORMAT SHARED_FORMAT
-#include "../common/dot_pair.inc"
-#undef FORMAT
-#endif
-#define DOT_PAIR(format) JOIN(dot_pair, format)
-#define MIXTURE(name) name
-#include "../common/mixture.inc"
-#endif
+#define BODY "../common/mixture.inc"
+#include "two_formats.inc"

@@ -1,25 +1,7 @@
-// The experts of a layer in two launches, for weights of EXPERT_FORMAT, and of SHARED_FORMAT of the shared
-// expert; SHARED_APART is defined if that is another. OpenCL compiles a pair of formats when it is first
-// needed.
-#ifndef EXPERT_FORMAT  // so that an editor can read this file
-#define EXPERT_FORMAT f32
-#define SHARED_FORMAT f32
-#endif
+// The experts of a layer in two launches.
 #define UNPACKING_ALONE
 #include "../common/formats.h"
-#include "../common/formulas.h"
 #include "choice.h"
 
-#define FORMAT EXPERT_FORMAT
-#include "../common/dot_pair.inc"
-#undef FORMAT
-#ifdef SHARED_APART
-#define FORMAT SHARED_FORMAT
-#include "../common/dot_pair.inc"
-#undef FORMAT
-#endif
-
-#define DOT_PAIR(format) JOIN(dot_pair, format)
-#define MIXTURE(name) name
-#define TASKS_OF(i, of, all) for (U64 task = i; task < all; task += of)
-#include "../common/mixture.inc"
+#define BODY "../common/mixture.inc"
+#include "two_formats.inc"

@@ -1,19 +1,6 @@
 // out = a @ b^T * scale + bias for few rows of a, of float32, where b has blocks that are read as words. LANES
 // invocations take a row of b together, 32 values at a time. With an activation, b has
 // the n rows of a gate and then those that it gates: out = activation(a @ gate^T) * (a @ rest^T).
-const COLUMNS = GROUP / LANES;
-
-var<workgroup> parts: array<vec2<f32>, GROUP>;
-
-// The two sums of column `lane` of this group: of its row of b, and of the row that it gates.
-fn column(lane: u32) -> vec2<f32> {
-  var sum = vec2<f32>();
-  for (var j = 0u; j < LANES; j++) {
-    sum += parts[lane * LANES + j];
-  }
-  return sum;
-}
-
 fn gated(sums: vec2<f32>) -> f32 {
   return gated_value(numbers.activation, sums.x, sums.y, 0.0, 0.0);
 }
@@ -39,7 +26,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
       parts[lid] = sum;
       workgroupBarrier();
       if (lid < COLUMNS / 2u) {
-        var pair = vec2<f32>(gated(column(2u * lid)), gated(column(2u * lid + 1u)));
+        var pair = vec2<f32>(gated(column_sums(2u * lid)), gated(column_sums(2u * lid + 1u)));
         let out = first + 2u * lid;
         if (out < numbers.n) {
           pair = pair * numbers.scale + vec2<f32>(bias_at(out), bias_at(out + 1u));

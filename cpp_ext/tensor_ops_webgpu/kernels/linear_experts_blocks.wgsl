@@ -1,15 +1,8 @@
 // linear_experts.wgsl for b of blocks that are read as words. LANES invocations take a row of b together,
 // 32 values at a time.
-const COLUMNS = GROUP / LANES;
-
-var<workgroup> parts: array<vec2<f32>, GROUP>;
-
 // What column `lane` of this group gives, by its rows of b, of which the first begins at `row`.
 fn column(lane: u32, row: u32) -> f32 {
-  var sum = vec2<f32>();
-  for (var j = 0u; j < LANES; j++) {
-    sum += parts[lane * LANES + j];
-  }
+  let sum = column_sums(lane);
   let up = sum.y + bias_at(row + numbers.n);
   return gated_value(numbers.activation, sum.x + bias_at(row), up, numbers.limit, numbers.alpha);
 }

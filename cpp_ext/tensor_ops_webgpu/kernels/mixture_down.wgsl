@@ -12,12 +12,13 @@ fn column(lane: u32) -> f32 {
   return sum;
 }
 
-// This invocation's part of column `col` of row `row`.
-fn part_of(row: u32, col: u32, lane: u32) -> f32 {
+// This invocation's part of column `col` of row `row`: of all, or with `shared_to` of the experts, or of the
+// shared one alone.
+fn part_of(row: u32, col: u32, lane: u32, shared_alone: bool) -> f32 {
   let start = row * (numbers.used * numbers.n + numbers.shared_n);
   let units = numbers.n / 32u;
   var sum = 0.0;
-  for (var slot = 0u; slot < numbers.used; slot++) {
+  for (var slot = select(0u, numbers.used, shared_alone); slot < numbers.used; slot++) {
     let of_b = ids_words[row * numbers.used + slot] * numbers.width + col;
     var found = 0.0;
     for (var unit = lane; unit < units; unit += LANES) {
@@ -27,6 +28,9 @@ fn part_of(row: u32, col: u32, lane: u32) -> f32 {
       found += bias_at(of_b);
     }
     sum += weights_at(row * (numbers.used + 1u) + slot) * found;
+  }
+  if (numbers.shared_to != 0u && !shared_alone) {
+    return sum;
   }
   let more = numbers.shared_n / 32u;
   var found = 0.0;
@@ -40,20 +44,24 @@ fn part_of(row: u32, col: u32, lane: u32) -> f32 {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {
   let of_row = (numbers.width + COLUMNS - 1u) / COLUMNS;
-  for (var task = group.x; task < numbers.rows * of_row; task += groups.x) {
-    let row = task / of_row;
+  let of_experts = numbers.rows * of_row;
+  let tasks = of_experts * select(1u, 2u, numbers.shared_to != 0u);
+  for (var task = group.x; task < tasks; task += groups.x) {
+    let shared_alone = task >= of_experts;
+    let row = task / of_row % numbers.rows;
     let first = task % of_row * COLUMNS;
     let col = first + lid / LANES;
     var sum = 0.0;
     if (col < numbers.width) {
-      sum = part_of(row, col, lid % LANES);
+      sum = part_of(row, col, lid % LANES, shared_alone);
     }
     workgroupBarrier();
     parts[lid] = sum;
     workgroupBarrier();
     let pair = first + 2u * lid;
     if (lid < COLUMNS / 2u && pair < numbers.width) {
-      put_out(row * numbers.width + pair, column(2u * lid), column(2u * lid + 1u), numbers.width - pair);
+      let out = select(0u, numbers.shared_to, shared_alone) + row * numbers.width + pair;
+      put_out(out, column(2u * lid), column(2u * lid + 1u), numbers.width - pair);
     }
   }
 }

@@ -1,19 +1,6 @@
 // The choice of a row of logits, and the activated values of its experts and of the shared expert: see
 // mixture_up of the GPU kernels (common/mixture.inc). LANES invocations take a row of b, or of the shared
 // expert's matrix, together, 32 values at a time.
-const COLUMNS = GROUP / LANES;
-
-var<workgroup> parts: array<vec2<f32>, GROUP>;
-
-// The sums of column `lane` of this group: of the gate, and of what it gates.
-fn column(lane: u32) -> vec2<f32> {
-  var sum = vec2<f32>();
-  for (var j = 0u; j < LANES; j++) {
-    sum += parts[lane * LANES + j];
-  }
-  return sum;
-}
-
 fn gated(sums: vec2<f32>) -> f32 {
   return gated_value(numbers.activation, sums.x, sums.y, numbers.limit, numbers.alpha);
 }
@@ -21,7 +8,11 @@ fn gated(sums: vec2<f32>) -> f32 {
 fn write_choice(lid: u32, row: u32) {
   for (var i = lid; i < numbers.used; i += GROUP) {
     ids_words[row * numbers.used + i] = chosen[i];
-    weights_words[row * (numbers.used + 1u) + i] = bitcast<u32>(select(share[i], 1.0, numbers.scales_input != 0u));
+    var weight = share[i];
+    if (numbers.scales_type != 0u) {
+      weight *= scales_at(chosen[i]);
+    }
+    weights_words[row * (numbers.used + 1u) + i] = bitcast<u32>(select(weight, 1.0, numbers.scales_input != 0u));
   }
   if (lid == 0u) {
     var of_shared = 1.0;
@@ -52,14 +43,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
       let slot = min(task / of_slot, numbers.used - 1u);
       let width = select(numbers.n, numbers.shared_n, is_shared);
       let first = select(task % of_slot, task - of_slots, is_shared) * COLUMNS;
-      let expert = chosen[slot] * 2u * numbers.n;
+      let expert = chosen[slot] * select(2u, 1u, numbers.up_type != 0u) * numbers.n;
       let col = first + lid / LANES;
       var sum = vec2<f32>();
       if (col < width) {
         for (var unit = lid % LANES; unit < units; unit += LANES) {
           let at = row * numbers.k + unit * 32u;
           if (is_shared) {
-            sum += vec2<f32>(product_shared(col * units + unit, at), product_shared((width + col) * units + unit, at));
+            let of_shared = numbers.shared_from + at;
+            sum.x += product_shared(col * units + unit, of_shared);
+            sum.y += product_shared((width + col) * units + unit, of_shared);
+          } else if (numbers.up_type != 0u) {
+            sum.x += product((expert + col) * units + unit, at);
+            sum.y += product_up((expert + col) * units + unit, at);
           } else {
             sum.x += product((expert + col) * units + unit, at);
             sum.y += product((expert + width + col) * units + unit, at);
@@ -78,7 +74,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
       let pair = first + 2u * lid;
       if (lid < COLUMNS / 2u && pair < width) {
         let out = row * values + select(slot * numbers.n, numbers.used * numbers.n, is_shared) + pair;
-        put_out(out, gated(column(2u * lid)), gated(column(2u * lid + 1u)), width - pair);
+        put_out(out, gated(column_sums(2u * lid)), gated(column_sums(2u * lid + 1u)), width - pair);
       }
     }
     workgroupBarrier();  // the next row writes the choice

@@ -1,4 +1,4 @@
-// total = x + residual, normed = rms_norm(total), and logits = normed @ router^T + bias, with one more column,
+// total = x by the norm `post` + residual, normed = rms_norm(total), with more norms of it, and logits = normed @ router^T + bias, with one more column,
 // normed @ gate, if there is a gate: see gpu/norm_route.inc of the GPU kernels.
 fn value(col: u32, j: u32) -> f32 {
   if (col < numbers.experts) {
@@ -6,6 +6,17 @@ fn value(col: u32, j: u32) -> f32 {
   }
   return gate_at(j);
 }
+fn total_of(start: u32, j: u32, of_x: f32) -> f32 {
+  let v = x_at(start + j);
+  if (numbers.post_type == 0u) {
+    return v + residual_at(start + j);
+  }
+  return v * of_x * post_at(j) + residual_at(start + j);
+}
+fn inverse_deviation(lid: u32, squares: Sum) -> f32 {
+  return 1.0 / sqrt(group_total(lid, squares) / f32(numbers.d) + numbers.eps);
+}
+
 fn bias_of(col: u32) -> f32 {
   if (col < numbers.experts) {
     return bias_at(col);
@@ -21,24 +32,35 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   for (var task = group.x; task < numbers.rows * pairs; task += groups.x) {
     let start = task / pairs * numbers.d;
     let col = task % pairs * 2u;
+    var of_x = 1.0;
+    if (numbers.post_type != 0u) {
+      var squares = Sum();
+      for (var j = lid; j < numbers.d; j += GROUP) {
+        add(&squares, x_at(start + j) * x_at(start + j));
+      }
+      of_x = inverse_deviation(lid, squares);
+    }
     var scale = 1.0;
     if (numbers.norm_type != 0u) {
       var squares = Sum();
       for (var j = lid; j < numbers.d; j += GROUP) {
-        let v = x_at(start + j) + residual_at(start + j);
+        let v = total_of(start, j, of_x);
         add(&squares, v * v);
       }
-      scale = 1.0 / sqrt(group_total(lid, squares) / f32(numbers.d) + numbers.eps);
+      scale = inverse_deviation(lid, squares);
     }
     var sums = vec2<f32>();
     for (var j = lid; j < numbers.d; j += GROUP) {
       var v = x_at(start + j);
       if (numbers.norm_type != 0u) {
-        let total = v + residual_at(start + j);
+        let total = total_of(start, j, of_x);
         v = total * scale * norm_at(j);
         if (col == 0u) {
           total_words[start + j] = bitcast<u32>(total);
-          normed_words[start + j] = bitcast<u32>(v);
+          for (var n = 0u; n < numbers.norms; n++) {
+            normed_words[n * numbers.rows * numbers.d + start + j] =
+              bitcast<u32>(total * scale * norm_at(n * numbers.d + j));
+          }
         }
       }
       sums += v * vec2<f32>(value(col, j), value(col + 1u, j));

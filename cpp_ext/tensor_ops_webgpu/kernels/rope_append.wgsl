@@ -1,53 +1,108 @@
-// A token's queries, keys and values lie one after the other in x, in rows of `d`. Writes the rotated queries
-// to q, and the rotated keys and the values to a layer of a cache, whose heads are `head_step` apart. The first
-// 2 r elements of a row are rotated in pairs, as in apply_rope.wgsl. With q_norm and k_norm, queries and keys are
-// normalized before, each head by itself.
-fn normed(row: u32, scale: f32, j: u32) -> f32 {
-  let v = x_at(row * numbers.d + j);
-  if (numbers.q_norm_type == 0u || row >= numbers.heads + numbers.kv_heads) {
-    return v;
+// A token's queries, keys and values lie in x, in rows of `d`: see rope_append of the GPU kernels
+// (common/tensors.inc). The first 2 r elements of queries and keys are rotated in pairs, as in apply_rope.wgsl.
+const QUERY = 0u;
+const KEY = 1u;
+const VALUE = 2u;
+
+fn weight_at(kind: u32, i: u32) -> f32 {
+  switch kind {
+    case QUERY: { return q_norm_at(i); }
+    case KEY: { return k_norm_at(i); }
+    default: { return v_norm_at(i); }
   }
-  if (row < numbers.heads) {
-    return v * scale * q_norm_at(j);
-  }
-  return v * scale * k_norm_at(j);
 }
 
-fn value(row: u32, scale: f32, j: u32) -> f32 {
-  if (j >= 2u * numbers.r || row >= numbers.heads + numbers.kv_heads) {
-    return normed(row, scale, j);
+// A row of x that begins at `start`: its kind, and where its weights begin. Without a norm, `scale` is 0.
+struct Head {
+  kind: u32,
+  start: u32,
+  weights: u32,
+  scale: f32,
+}
+
+// Element j, normalized if that comes before the rotation.
+fn normed(head: Head, j: u32) -> f32 {
+  let v = x_at(head.start + j);
+  if (head.scale == 0.0 || numbers.late != 0u) {
+    return v;
+  }
+  return v * head.scale * weight_at(head.kind, head.weights + j);
+}
+
+fn rotated(head: Head, j: u32) -> f32 {
+  if (j >= 2u * numbers.r || head.kind == VALUE) {
+    return normed(head, j);
   }
   let apart = select(numbers.r, 1u, numbers.interleaved != 0u);
   let is_first = select(j < numbers.r, j % 2u == 0u, numbers.interleaved != 0u);
   let pair = select(j % numbers.r, j / 2u, numbers.interleaved != 0u);
   if (is_first) {
-    return normed(row, scale, j) * cos_at(pair) - normed(row, scale, j + apart) * sin_at(pair);
+    return normed(head, j) * cos_at(pair) - normed(head, j + apart) * sin_at(pair);
   }
-  return normed(row, scale, j) * cos_at(pair) + normed(row, scale, j - apart) * sin_at(pair);
+  return normed(head, j) * cos_at(pair) + normed(head, j - apart) * sin_at(pair);
+}
+
+fn value(head: Head, j: u32) -> f32 {
+  var v = rotated(head, j);
+  if (numbers.late != 0u && head.scale != 0.0) {
+    v *= head.scale * weight_at(head.kind, head.weights + j);
+  }
+  return select(v, v * numbers.factor, head.kind == QUERY);
+}
+
+// What a norm multiplies `span` elements from `start` on by, all of them rotated before if it is late.
+fn scale_of(lid: u32, kind: u32, start: u32, span: u32) -> f32 {
+  let raw = Head(kind, start, 0u, 0.0);
+  var part = Sum();
+  for (var j = lid; j < span; j += GROUP) {
+    var v = x_at(start + j);
+    if (numbers.late != 0u) {
+      v = rotated(raw, j);
+    }
+    add(&part, v * v);
+  }
+  return 1.0 / sqrt(group_total(lid, part) / f32(span) + numbers.eps);
 }
 
 @compute @workgroup_size(GROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {
   for (var row = group.x; row < numbers.heads + 2u * numbers.kv_heads; row += groups.x) {
-    var part = 0.0;
-    for (var j = lid; j < numbers.d; j += GROUP) {
-      part += x_at(row * numbers.d + j) * x_at(row * numbers.d + j);
+    var kind = QUERY;
+    var number = row;
+    var first = numbers.q_first;
+    var span = numbers.q_span;
+    var has_norm = numbers.q_norm_type != 0u;
+    if (row >= numbers.heads + numbers.kv_heads) {
+      kind = VALUE;
+      number = row - numbers.heads - numbers.kv_heads;
+      first = numbers.v_first;
+      span = numbers.d;
+      has_norm = numbers.v_norm_type != 0u;
+    } else if (row >= numbers.heads) {
+      kind = KEY;
+      number = row - numbers.heads;
+      first = numbers.k_first;
+      span = numbers.k_span;
+      has_norm = numbers.k_norm_type != 0u;
     }
-    let scale = inverseSqrt(group_sum(lid, part) / f32(numbers.d) + numbers.eps);
+    var head = Head(kind, (first + number) * numbers.d, 0u, 0.0);
+    if (has_norm) {
+      var all = head.start;
+      if (span > numbers.d) {
+        all = first * numbers.d;
+        head.weights = number * numbers.d;
+      }
+      head.scale = scale_of(lid, kind, all, span);
+    }
     for (var j = 2u * lid; j < numbers.d; j += 2u * GROUP) {
-      let first = value(row, scale, j);
-      let second = value(row, scale, j + 1u);
-      if (row < numbers.heads) {
-        put_q(row * numbers.d + j, first, second, numbers.d - j);
+      let left = value(head, j);
+      let right = value(head, j + 1u);
+      if (kind == QUERY) {
+        put_q(row * numbers.d + j, left, right, numbers.d - j);
       } else {
-        let head = row - numbers.heads;
-        if (head < numbers.kv_heads) {
-          put_cache(numbers.k_from + head * numbers.head_step + j, first, second, numbers.d - j);
-        } else {
-          let to = numbers.v_from + (head - numbers.kv_heads) * numbers.head_step;
-          put_cache(to + j, first, second, numbers.d - j);
-        }
+        let to = select(numbers.k_from, numbers.v_from, kind == VALUE);
+        put_cache(to + number * numbers.head_step + j, left, right, numbers.d - j);
       }
     }
   }

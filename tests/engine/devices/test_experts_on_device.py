@@ -164,9 +164,12 @@ def test_products_are_those_of_the_chosen_experts(name, k, ops):
     check_products(ops, name, k)
 
 
+@pytest.mark.parametrize("up", ("", "q8_0", "q5_1", "float32"))
 @pytest.mark.parametrize("kind", ("opencl", "webgpu", "kernels of GPUs"))
-def test_a_mixture_is_the_sum_of_its_experts_whatever_rows_come_with_it(kind, request):
-    """The router's input is the norm of a sum; the shared expert has another format, and a gate."""
+def test_a_mixture_is_the_sum_of_its_experts_whatever_rows_come_with_it(kind, up, request):
+    """The router's input is the norm of a sum; the shared expert has another format, and a gate. `up`: the
+    format of what the experts' gates multiply, if that is another.
+    """
     if kind == "kernels of GPUs":
         request.getfixturevalue("kernels_of_gpus")
     placed = running("webgpu" if kind == "webgpu" else "opencl")
@@ -183,6 +186,11 @@ def test_a_mixture_is_the_sum_of_its_experts_whatever_rows_come_with_it(kind, re
         exact[name] = exact[name][0] if one else exact[name]
     for name, shape in (("experts.router", (5, k)), ("shared_expert.router", (1, k)), ("norm", (k,))):
         stored[name] = exact[name] = rng.standard_normal(shape, np.float32)
+    if up:
+        gate = stored.pop("experts.gate_up").data[:, :32]
+        stored["experts.gate"] = Quantized(np.ascontiguousarray(gate), "q4_0")
+        stored["experts.up"], exact["experts.up"] = weights_of(up, (5, 32, k))
+        exact["experts.gate_up"][:, 32:] = exact["experts.up"]
     there = {name: ops.to_device(each) for name, each in stored.items()}
     pair = "shared_expert.gate", "shared_expert.up"
     there |= zip(pair, ops.stack([stored[name] for name in pair]), strict=True)

@@ -25,13 +25,16 @@ def expert_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
             yield f"experts.{name}", *_linear(rng, form, name, shared, k)
         for activation in (1, 2, 3, 4):
             yield f"experts.{name}", *_gated(rng, form, name, activation, k)
-    for with_norm in (True, False):
-        yield "experts", *_norm_route(rng, form, with_norm)
+    for norms in range(3):
+        yield "experts", *_norm_route(rng, form, norms)
     for formats, lengths in MIXTURES.items():
         for k in lengths:
             family = f"mixture.{'.'.join(formats)}"
             yield family, *_mixture_up(rng, form, formats, k, scales_input=k != 64)
-            yield family, *_mixture_down(rng, form, formats, k)
+            yield family, *_mixture_down(rng, form, formats, k, apart=k == 64)
+            for activation, second in ((0, "other"), (1, "other"), (2, "factors"), (3, "")):
+                of = formats if second == "other" else (formats[0], formats[0])
+                yield f"linear_two.{'.'.join(of)}", *_linear_two(rng, form, of, k, activation, second)
 
 
 def _choose(
@@ -104,22 +107,30 @@ def _gated(rng: np.random.Generator, form: str, name: str, activation: int, k: i
     return Case("linear_experts", arrays, {"out": exact}, numbers), plan
 
 
-def _norm_route(rng: np.random.Generator, form: str, with_norm: bool) -> tuple[Case, Plan]:
-    """Rows that are no whole vectors, of a router with an odd number of experts, with and without a gate."""
+def _norm_route(rng: np.random.Generator, form: str, norms: int) -> tuple[Case, Plan]:
+    """Rows that are no whole vectors, of a router with an odd number of experts, with and without a gate. Of
+    two norms, the second is for others than the router, and x has one too.
+    """
     rows, dim, experts, eps = 2, 75, 5, 0.25
     x, router = normal(rng, (rows, dim)), normal(rng, (experts, dim), np.float16)
     arrays = {"x": x, "router": router, "bias": normal(rng, (experts,))}
     matrix, wide = router.astype(np.float64), x.astype(np.float64)
-    if with_norm:
-        arrays |= {"residual": normal(rng, (rows, dim)), "norm": normal(rng, (dim,))}
-        arrays["gate"] = normal(rng, (1, dim))
-        matrix, total = np.concatenate([matrix, arrays["gate"]]), wide + arrays["residual"]
-        wide = total / np.sqrt((total**2).mean(axis=-1, keepdims=True) + eps) * arrays["norm"]
-    exact = {"logits": wide @ matrix.T}
+
+    def rms(x: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+
+    exact = {}
+    if norms:
+        arrays |= {"residual": normal(rng, (rows, dim)), "norm": normal(rng, (norms, dim))}
+        arrays |= {"gate": normal(rng, (1, dim))} | ({"post": normal(rng, (dim,))} if norms == 2 else {})
+        matrix = np.concatenate([matrix, arrays["gate"]])
+        total = (rms(wide) * arrays["post"] if norms == 2 else wide) + arrays["residual"]
+        normed = np.stack([rms(total) * each for each in arrays["norm"]])
+        exact, wide = {"total": total, "normed": normed}, normed[0]
+    exact = {"logits": wide @ matrix.T} | exact
     exact["logits"][:, :experts] += arrays["bias"]
-    exact |= {"total": total, "normed": wide} if with_norm else {}
-    plan = mixture_launches.plan("norm_route", arrays, exact, {"eps": eps}, form, 1)
-    if not with_norm:
+    plan = mixture_launches.plan("norm_route", arrays, exact, {"eps": eps, "norms": norms}, form, 1)
+    if not norms:
         plan = Plan(plan.launches, {**plan.scratch, "total": 4, "normed": 4})
     return Case("norm_route", arrays, exact), plan
 
@@ -127,7 +138,9 @@ def _norm_route(rng: np.random.Generator, form: str, with_norm: bool) -> tuple[C
 def _mixture_up(
     rng: np.random.Generator, form: str, formats: tuple[str, str], k: int, scales_input: bool
 ) -> tuple[Case, Plan]:
-    """The choice in groups, with the gate of a shared expert, or the plain one of its other weights."""
+    """The choice in groups, with the gate of a shared expert, or the plain one of its other weights. Without
+    `scales_input`, experts have scales, and the shared one rows of its own.
+    """
     rows, experts, used, n, shared_n, gated = 2, 6, 2, 3, 5, int(not scales_input)
     groups, groups_used = (1, 1) if scales_input else (3, 2)
     x, logits = normal(rng, (rows, k)) / np.float32(np.sqrt(k)), normal(rng, (rows, experts + gated))
@@ -136,18 +149,21 @@ def _mixture_up(
     shared, of_shared = weight_of(rng, formats[1], (2 * shared_n, k))
     ids, weights = chosen(logits[:, :experts], of_choice, used, groups, groups_used, gated)
     wide, share = x.astype(np.float64), weights[..., None] if scales_input else 1.0
+    scales, own = normal(rng, (experts,)), normal(rng, (rows, k)) / np.float32(np.sqrt(k))
     both = np.einsum("rk,runk->run", wide, values[ids]) * share + bias[ids]
     gate, up = np.split(both, 2, axis=-1)
     slots = (activated(gate, 1) * up).reshape(rows, -1)
-    gate, up = np.split(wide @ of_shared.T, 2, axis=-1)
+    gate, up = np.split((own.astype(np.float64) if gated else wide) @ of_shared.T, 2, axis=-1)
+    weights = weights * scales[ids] if gated else weights
     last = 1 / (1 + np.exp(-logits[:, experts:].astype(np.float64))) if gated else np.ones((rows, 1))
     arrays = {
-        "x": x, "logits": logits, "selection_bias": of_choice, "weight": stored, "bias": bias,
-        "shared": shared,
-    }  # fmt: skip
+        "x": np.concatenate([x, own]), "logits": logits, "selection_bias": of_choice, "weight": stored,
+        "bias": bias, "shared": shared,
+    } | ({"scales": scales} if gated else {})  # fmt: skip
     numbers = {
         "used": used, "groups": groups, "groups_used": groups_used, "sigmoid": gated, "normalize": 0,
         "scale": 1.0, "shared_gate": gated, "scales_input": int(scales_input), "activation": 1,
+        "shared_from": gated * x.size,
         "limit": 0.0, "alpha": 0.0,
     }  # fmt: skip
     exact = {
@@ -158,7 +174,10 @@ def _mixture_up(
     return Case("mixture_up", arrays, exact, numbers), plan
 
 
-def _mixture_down(rng: np.random.Generator, form: str, formats: tuple[str, str], n: int) -> tuple[Case, Plan]:
+def _mixture_down(
+    rng: np.random.Generator, form: str, formats: tuple[str, str], n: int, apart: bool
+) -> tuple[Case, Plan]:
+    """`apart`: the shared expert has rows of its own."""
     rows, experts, used, width = 2, 3, 2, 5
     x, weights = normal(rng, (rows, used * n + 2 * n)), normal(rng, (rows, used + 1))
     ids, bias = np.array([[2, 0], [1, 1]], np.int32), normal(rng, (experts, width))
@@ -167,7 +186,36 @@ def _mixture_down(rng: np.random.Generator, form: str, formats: tuple[str, str],
     wide = x.astype(np.float64)
     slots = np.einsum("run,ruwn->ruw", wide[:, : used * n].reshape(rows, used, n), values[ids]) + bias[ids]
     exact = (slots * weights[:, :used, None]).sum(axis=1)
-    exact += wide[:, used * n :] @ of_shared.T * weights[:, used:]
+    of_last = wide[:, used * n :] @ of_shared.T * weights[:, used:]
+    exact = np.concatenate([exact, of_last]) if apart else exact + of_last
     arrays = {"x": x, "ids": ids, "weights": weights, "weight": stored, "bias": bias, "shared": shared}
-    plan = mixture_launches.plan("mixture_down", arrays, {"out": At(exact)}, {}, form, 1)
+    plan = mixture_launches.plan(
+        "mixture_down", arrays, {"out": At(exact)}, {"shared_to": apart * rows * width}, form, 1
+    )
     return Case("mixture_down", arrays, {"out": exact}), plan
+
+
+def _linear_two(
+    rng: np.random.Generator, form: str, formats: tuple[str, str], k: int, activation: int, second: str
+) -> tuple[Case, Plan]:
+    """Odd numbers of rows of both matrices, with a bias; gated, as many. Without the second, factors or ones are
+    gated, and both formats are the first.
+    """
+    x, bias = normal(rng, (1, k)) / np.float32(np.sqrt(k)), normal(rng, (8,))
+    sizes = (5, 5) if activation else (5, 3)
+    (stored, values), (other, of_other) = (
+        weight_of(rng, name, (n, k)) for name, n in zip(formats, sizes, strict=True)
+    )
+    left, right = (x.astype(np.float64) @ each.T for each in (values, of_other))
+    arrays = {"x": x, "weight": stored}
+    if second == "other":
+        arrays |= {"shared": other} | ({} if activation else {"bias": bias})
+    else:
+        left, right = left + bias[:5], np.ones((1, 5))
+        arrays |= {"bias": bias[:5]}
+    if second == "factors":
+        arrays["factors"] = right = normal(rng, (1, 5))
+    exact = activated(left, activation) * right if activation else np.concatenate([left, right], -1) + bias
+    numbers = {"activation": activation}
+    plan = mixture_launches.plan("linear_two", arrays, {"out": At(exact)}, numbers, form, 1)
+    return Case("linear_two", arrays, {"out": exact}, numbers), plan

@@ -44,8 +44,10 @@ def tensor_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
             plan = tensor_launches.combine(given, At(np.empty(x.shape, np.float32)), parameters, grid)
             yield "elements", Case("combine", {"x": x, "y": other}, {"out": exact}, parameters), plan
     for interleaved in (0, 1):
-        for with_norms in (False, True):
-            yield "elements", *_rope_append(rng, interleaved, with_norms, grid)
+        for norms in ("", "head", "row", "late"):
+            yield "elements", *_rope_append(rng, interleaved, norms, grid)
+    for rows, centered in ((1, 0), (3, 1)):
+        yield "elements", *_residual_norms(rng, rows, centered, grid)
     for name, activation in (("f32", 1), ("f16", 2), ("q4_0", 3), ("q4_k", 1), ("q6_k", 2)):
         yield f"experts.{name}", *_gated_linear(rng, name, activation, form)
     if form == "cpu":
@@ -55,30 +57,73 @@ def tensor_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
 
 
 def _rope_append(
-    rng: np.random.Generator, interleaved: int, with_norms: bool, grid: tuple[int, int]
+    rng: np.random.Generator, interleaved: int, norms: str, grid: tuple[int, int]
 ) -> tuple[Case, Plan]:
-    """Into a cache with room for one token, all of which is then written."""
-    r = 4
+    """Into a cache with room for one token, all of which is then written. `norms`: of heads or of whole rows,
+    or after the rotation.
+    """
+    r, sizes = 4, (_HEADS, _KV_HEADS)
     x = normal(rng, (_HEADS + 2 * _KV_HEADS, _DIM))
     cos, sin = normal(rng, (r,)), normal(rng, (r,))
-    wide, norms = x.astype(np.float64), {"q_norm": normal(rng, (_DIM,)), "k_norm": normal(rng, (_DIM,))}
-    if with_norms:
-        weights = np.repeat(np.stack([*norms.values()]), (_HEADS, _KV_HEADS), axis=0)
-        keys = slice(_HEADS + _KV_HEADS)
-        wide[keys] *= weights / np.sqrt((wide[keys] ** 2).mean(axis=-1, keepdims=True) + 0.25)
-    rotated = wide.copy()
-    first = np.arange(r) * 2 if interleaved else np.arange(r)
-    second = first + (1 if interleaved else r)
-    rotated[:, first] = wide[:, first] * cos - wide[:, second] * sin
-    rotated[:, second] = wide[:, second] * cos + wide[:, first] * sin
-    kept = np.stack([rotated[_HEADS : _HEADS + _KV_HEADS], wide[_HEADS + _KV_HEADS :]])
-    arrays = {"x": x, "cos": cos, "sin": sin, **(norms if with_norms else {})}
+    spans = [n * _DIM if norms == "row" else _DIM for n in sizes]
+    weights = {name: normal(rng, (span,)) for name, span in zip(("q_norm", "k_norm"), spans, strict=True)}
+    weights = weights | {"v_norm": normal(rng, (_DIM,))} if norms else {}
+    parts = np.split(x.astype(np.float64), np.cumsum(sizes))
+
+    def normalized(part: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+        if weight is None:
+            return part
+        flat = part.reshape(-1, weight.size)
+        return (flat / np.sqrt((flat**2).mean(axis=-1, keepdims=True) + 0.25) * weight).reshape(part.shape)
+
+    def rotated(part: np.ndarray) -> np.ndarray:
+        first = np.arange(r) * 2 if interleaved else np.arange(r)
+        second, found = first + (1 if interleaved else r), part.copy()
+        found[:, first] = part[:, first] * cos - part[:, second] * sin
+        found[:, second] = part[:, second] * cos + part[:, first] * sin
+        return found
+
+    def placed(part: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+        return normalized(rotated(part), weight) if norms == "late" else rotated(normalized(part, weight))
+
+    q, k, v = (weights.get(name) for name in ("q_norm", "k_norm", "v_norm"))
+    kept = np.stack([placed(parts[1], k), normalized(parts[2], v)])
+    arrays = {"x": x, "cos": cos, "sin": sin, **weights}
     numbers = {
-        "heads": _HEADS, "kv_heads": _KV_HEADS, "dim": _DIM, "r": r, "interleaved": interleaved,
-        "k_from": 0, "v_from": _KV_HEADS * _DIM, "head_step": _DIM, "eps": 0.25,
+        "heads": _HEADS, "kv_heads": _KV_HEADS, "q_first": 0, "k_first": _HEADS,
+        "v_first": _HEADS + _KV_HEADS, "dim": _DIM, "r": r, "interleaved": interleaved,
+        "late": int(norms == "late"), "k_from": 0,
+        "v_from": _KV_HEADS * _DIM, "head_step": _DIM, "q_span": spans[0], "k_span": spans[1], "eps": 0.25,
+        "factor": 0.5,
     }  # fmt: skip
     plan = tensor_launches.rope_append(arrays, {"cache": np.empty(kept.shape, np.float32)}, numbers, grid)
-    return Case("rope_append", arrays, {"q": rotated[:_HEADS], "cache": kept}, numbers), plan
+    return Case("rope_append", arrays, {"q": placed(parts[0], q) / 2, "cache": kept}, numbers), plan
+
+
+def _residual_norms(
+    rng: np.random.Generator, rows: int, centered: int, grid: tuple[int, int]
+) -> tuple[Case, Plan]:
+    """With all that it takes: two norms of the sum, or one that is centered and has a bias."""
+    dim, eps = 75, 0.25
+    names = ("x", "y", "residual")
+    arrays = {name: normal(rng, (rows, dim)) for name in names}
+    arrays |= {name: normal(rng, (dim,)) for name in ("x_norm", "y_norm", "post")}
+    arrays |= {"scale": normal(rng, (1,)), "norms": normal(rng, (2, dim))}
+    w = {name: each.astype(np.float64) for name, each in arrays.items()}
+
+    def rms(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * weight
+
+    both = rms(rms(w["x"], w["x_norm"]) + rms(w["y"], w["y_norm"]), w["post"])
+    total = (w["residual"] + both * 0.5) * w["scale"]
+    apart = total - total.mean(axis=-1, keepdims=True)
+    one = rms(apart, w["norms"][0]) + w["norms"][1]
+    normed = one[None] if centered else np.stack([rms(total, each) for each in w["norms"]])
+    numbers = {
+        "count": len(normed), "eps": eps, "factor": 0.5, "centered": centered, "biased": centered,
+    }  # fmt: skip
+    plan = tensor_launches.residual_norms(arrays, {}, numbers, grid)
+    return Case("residual_norms", arrays, {"total": total, "normed": normed}, numbers), plan
 
 
 def _linear(rng: np.random.Generator, name: str, rows: int) -> tuple[Case, Plan]:

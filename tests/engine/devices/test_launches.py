@@ -1,0 +1,240 @@
+"""How many launches a decoded token takes on a device: at most eight a layer, whatever its norms are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+from airllm import tensor_ops
+from airllm.backends import registry
+from airllm.convert.quantize import quantize
+from tests.support.engines import device_models
+from tests.support.engines.device_models import agree, counts, open_engine, running
+from tests.support.models import tiny_gguf, wide_gguf
+from tests.support.models.tiny_models import texts
+
+TEXTS = texts()
+MOST = 8
+EPS = 0.125
+placed, kernels_of_gpus = device_models.placed, device_models.kernels_of_gpus
+
+
+@pytest.fixture(params=("opencl", "webgpu", "kernels of GPUs"))
+def ops(request):
+    """The ops of a device, and of OpenCL's kernels of GPUs."""
+    if request.param == "kernels of GPUs":
+        request.getfixturevalue("kernels_of_gpus")
+    placed = running("webgpu" if request.param == "webgpu" else "opencl")
+    return registry.open_backend(placed).module.device_ops()
+
+
+def launches_of_tokens(path, placed: str, **options: Any) -> tuple[int, int]:
+    """The most launches of three tokens, whose logits are those of the definition; and the layers."""
+    with open_engine(path, placed, **options) as engine, open_engine(path, "python", False) as host:
+        engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
+        wanted = host.forward(TEXTS[1], all_positions=True)[-3:]
+        found = set()
+        for token, logits in zip(TEXTS[1][-3:], wanted, strict=True):
+            start = counts(placed)
+            agree(engine.forward([token], cache), logits)
+            found.add((counts(placed) - start).launches)
+        return max(found), engine.config.layers
+
+
+@pytest.mark.parametrize("name", (
+    "gemma3", "gemma2", "olmo2", "olmo3", "granite", "cohere2", "llama4", "smollm3", "ministral3",
+    "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2",
+))  # fmt: skip
+def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
+    """Norms of what a half adds; factors of it; norms of whole rows of queries and keys, norms after their
+    rotation, layers without rotation, temperatures; experts beside a dense feed-forward; no gate. The
+    embedding, the first norm with the embedding's factor, and the output come beside the layers.
+    """
+    quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
+    launches, layers = launches_of_tokens(path, placed)
+    assert launches - 3 <= MOST * layers
+
+
+@pytest.mark.parametrize("options", ({}, {"gpu_layers": 0, "offload": "stream"}), ids=("there", "streamed"))
+@pytest.mark.parametrize("name", ("llama3", "qwen3_moe"))
+def test_matrices_of_two_formats_are_one_launch(name, options, placed, tmp_path):
+    """llama.cpp's mix q4_k_m has the values of some layers in q6_k."""
+    floats = wide_gguf.write_wide(name, tmp_path / "floats.gguf", GGMLQuantizationType.F32)
+    quantize(floats, path := tmp_path / "blocks.gguf", "q4_k_m")
+    launches, layers = launches_of_tokens(path, placed, **options)
+    assert launches - 3 <= MOST * layers
+
+
+@pytest.mark.parametrize("name", ("llama3", "qwen3_moe"))
+def test_gates_of_another_format_are_no_launch_more(name, placed, tmp_path, monkeypatch):
+    """Of a dense feed-forward, and of experts."""
+
+    def kind(name: str, shape: tuple[int, ...]) -> GGMLQuantizationType:
+        if tiny_gguf.block_kind(name, shape) == GGMLQuantizationType.F32:
+            return GGMLQuantizationType.F32
+        return GGMLQuantizationType.Q8_0 if "ffn_up" in name else GGMLQuantizationType.Q4_0
+
+    monkeypatch.setitem(tiny_gguf._KINDS, "blocks", kind)
+    path = tiny_gguf.write_gguf(name, tmp_path / "blocks.gguf", "blocks")
+    launches, layers = launches_of_tokens(path, placed)
+    assert launches - 3 <= MOST * layers
+
+
+@pytest.mark.parametrize("formats", (("q4_0", "q8_0"), ("q8_0", "q5_1"), ("float32", "q4_0")))
+@pytest.mark.parametrize("place", range(3))
+def test_products_of_a_row_with_two_formats(place, formats, ops):
+    """Any of three matrices has another format than the rest; odd numbers of rows, with biases. And two of
+    them as gate and up.
+    """
+    rng, k = np.random.default_rng(5), 96
+    x = rng.standard_normal((1, k), np.float32)
+    stored, exact = zip(*(
+        weight_of(rng, formats[i == place], (n, k)) for i, n in enumerate((7, 5, 9))
+    ), strict=True)  # fmt: skip
+    biases = [rng.standard_normal(len(each), np.float32) for each in stored]
+    order = sorted(range(3), key=lambda i: (i == place) != (place == 0))  # those of the first's format first
+    there = ops.to_device(x)
+    weights = dict(zip(order, ops.stack([stored[i] for i in order]), strict=True))
+    of_bias = dict(zip(order, ops.stack([biases[i] for i in order]), strict=True))
+    start = launched(ops)
+    found = [ops.linear(there, weights[i], of_bias[i]) for i in range(3)]
+    found = [each.numpy()[0] for each in found]
+    if ops.name() == "opencl":
+        assert launched(ops) - start == 1
+    for one, weight, bias in zip(found, exact, biases, strict=True):
+        np.testing.assert_allclose(one, weight @ x[0] + bias, rtol=1e-5, atol=1e-5)
+    stored, exact = zip(*(weight_of(rng, each, (9, k)) for each in formats), strict=True)
+    gate, up = (ops.linear(there, each) for each in ops.stack(stored))
+    start = launched(ops)
+    gated = ops.swiglu(gate, up).numpy()[0]
+    if ops.name() == "opencl":
+        assert launched(ops) - start == 1
+    of_gate = exact[0] @ x[0]
+    wanted = of_gate / (1 + np.exp(-of_gate)) * (exact[1] @ x[0])
+    np.testing.assert_allclose(gated, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+def weight_of(rng: np.random.Generator, name: str, shape: tuple[int, int]) -> tuple[Any, np.ndarray]:
+    """A weight as stored, and its values in float64."""
+    floats = rng.standard_normal(shape, np.float32) / 8
+    if name == "float32":
+        return floats, floats.astype(np.float64)
+    stored = tensor_ops.quantize(floats, name)
+    return stored, stored.dequantize().astype(np.float64)
+
+
+def rms(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPS) * weight
+
+
+def launched(ops: Any) -> int:
+    return counts(ops.name()).launches
+
+
+@pytest.mark.parametrize("rows", (1, 3))
+@pytest.mark.parametrize("width", (64, 75))
+def test_what_a_half_adds_and_the_norms_around_it_are_one_launch(width, rows, ops):
+    """With each norm and factor, and without; a row has the bits that it has alone."""
+    rng = np.random.default_rng(7)
+    x, y, residual = (rng.standard_normal((rows, width), np.float32) for _ in range(3))
+    w = [rng.standard_normal(width, np.float32) for _ in range(5)]
+    bias, scale = rng.standard_normal((2, width), np.float32), np.full(1, 0.75, np.float32)
+    there = [ops.to_device(each) for each in w]
+    of_bias, of_scale = ops.to_device(bias), ops.to_device(scale)
+
+    def chains(x: Any, y: Any, residual: Any, w: Any, norm: Any, scale: Any, centered: Any) -> Any:
+        """Sums with their norms, by functions that devices and NumPy have."""
+        one = norm(x, w[0]) * np.float32(0.5)
+        total = np.add(residual, one)
+        yield norm(total, w[1]), total
+        both = norm(np.add(norm(x, w[0]), norm(y, w[2])), w[3])
+        total = np.add(residual, both)
+        total = total * scale
+        yield norm(total, w[4]), total
+        total = np.add(np.add(residual, x * 1), y)
+        yield centered(total), total
+        total = np.add(residual, x)
+        total = np.add(total, y)
+        yield centered(total), total
+
+    def on_device(some: slice) -> list[np.ndarray]:
+        given = [ops.to_device(each[some]) for each in (x, y, residual)]
+        norm = lambda x, w: ops.rms_norm(x, w, EPS)  # noqa: E731
+        centered = lambda x: ops.layer_norm(x, of_bias[0], of_bias[1], EPS)  # noqa: E731
+        found = []
+        for normed, total in chains(*given, there, norm, of_scale, centered):
+            start = launched(ops)
+            found += [normed.numpy(), total.numpy()]
+            if ops.name() == "opencl":  # WebGPU's launches wait
+                assert launched(ops) - start <= 2
+        return found
+
+    def exactly(x: np.ndarray) -> np.ndarray:
+        apart = x - x.mean(axis=-1, keepdims=True)
+        return apart / np.sqrt((apart**2).mean(axis=-1, keepdims=True) + EPS) * bias[0] + bias[1]
+
+    exact = [each.astype(np.float64) for each in (x, y, residual)]
+    wanted = [each for pair in chains(*exact, w, rms, scale[0], exactly) for each in pair]
+    found = on_device(slice(None))
+    for one, other in zip(found, wanted, strict=True):
+        assert np.abs(one - other).max() <= 2e-6 * np.abs(other).max()
+    for row in range(rows):
+        for one, among in zip(on_device(slice(row, row + 1)), found, strict=True):
+            np.testing.assert_array_equal(one[0], among[row])
+
+
+def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    r = len(cos)
+    a, b = x[..., :r], x[..., r : 2 * r]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * r :]], axis=-1)
+
+
+@pytest.mark.parametrize("norms", ("", "head", "row", "late", "values"))
+@pytest.mark.parametrize("pairs", (0, 5, 8))
+def test_heads_go_to_the_cache_in_one_launch(pairs, norms, ops):
+    """Rotated or not, with a factor of the queries; values from matrices of their own, or the keys'."""
+    rng, heads, kv_heads, dim = np.random.default_rng(8), 3, 2, 16
+    sizes = [heads * dim, kv_heads * dim, kv_heads * dim][: 2 if norms == "values" else 3]
+    matrices = [rng.standard_normal((n, 64), np.float32) / 8 for n in sizes]
+    x, cos, sin = (rng.standard_normal(s, np.float32) for s in ((1, 64), (1, 1, pairs), (1, 1, pairs)))
+    spans = {"head": (dim, dim), "late": (dim, dim), "row": sizes[:2], "values": (dim, dim)}.get(norms, ())
+    weights = [rng.standard_normal(n, np.float32) for n in spans]
+    moved_x, c, s, *w = map(ops.to_device, (x, cos, sin, *weights))
+    kept = ops.to_device(np.zeros((2, kv_heads, 4, dim), np.float32))
+    parts = [ops.linear(moved_x, each) for each in ops.stack(matrices)]
+    parts = [part.reshape(1, -1, dim) for part in parts]
+    start = launched(ops)
+
+    def normalized(i: int, part: Any) -> Any:
+        if not w:
+            return part
+        flat = part.reshape(1, -1) if norms == "row" else part
+        return ops.rms_norm(flat, w[i], EPS).reshape(part.shape)
+
+    def placed_part(i: int) -> Any:
+        part = parts[i] if norms == "late" else normalized(i, parts[i])
+        part = ops.apply_rope_into(part, c, s, False, None) if pairs else part
+        return normalized(i, part) if norms == "late" else part
+
+    q, k = placed_part(0) * np.full((1, 1, 1), 0.5, np.float32), placed_part(1)
+    v = ops.rms_norm(parts[1], w[0], EPS) if norms == "values" else parts[2]
+    ops.append(kept, 1, k, v)
+    found = q.numpy(), kept.numpy()
+    if ops.name() == "opencl":
+        assert launched(ops) - start == 1
+    exact = [(each.astype(np.float64) @ x[0]).reshape(-1, dim) for each in matrices]
+
+    def placed_exactly(i: int) -> np.ndarray:
+        part = exact[i]
+        weight = None if not weights else weights[i].reshape(-1, dim)
+        whole = lambda x: rms(x.reshape(1, -1), weight.reshape(-1)).reshape(-1, dim)  # noqa: E731
+        each = (lambda x: x) if weight is None else whole if norms == "row" else lambda x: rms(x, weight)
+        turned = (lambda x: rotate(x, cos[0, 0], sin[0, 0])) if pairs else lambda x: x
+        return each(turned(part)) if norms == "late" else turned(each(part))
+
+    wanted = np.zeros((2, kv_heads, 4, dim))
+    wanted[0, :, 1] = placed_exactly(1)
+    wanted[1, :, 1] = rms(exact[1], weights[0]) if norms == "values" else exact[2]
+    np.testing.assert_allclose(found[0][0], placed_exactly(0) / 2, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(found[1], wanted, rtol=2e-5, atol=2e-5)
