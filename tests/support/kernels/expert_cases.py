@@ -198,8 +198,8 @@ def _mixture_down(
 def _linear_two(
     rng: np.random.Generator, form: str, formats: tuple[str, str], k: int, activation: int, second: str
 ) -> tuple[Case, Plan]:
-    """Odd numbers of rows of both matrices, with a bias; gated, as many. Without the second, factors or ones are
-    gated, and both formats are the first.
+    """Odd numbers of rows of both matrices, with a bias; gated, as many. Without the second, factors or ones
+    are gated, and both formats are the first.
     """
     x, bias = normal(rng, (1, k)) / np.float32(np.sqrt(k)), normal(rng, (8,))
     sizes = (5, 5) if activation else (5, 3)
