@@ -65,6 +65,7 @@ SANITIZERS = {
             # a child of a fork goes on, as Python's do; the threads of the pool wait until the process ends
             "TSAN_OPTIONS": "halt_on_error=0:exitcode=0:die_after_fork=0:report_thread_leaks=0:"
             f"report_signal_unsafe=0:history_size=4:log_path={MADE}/thread/report",
+            "OPENBLAS_NUM_THREADS": "1",  # how NumPy's own library waits for its threads is not seen
             "AIRLLM_NUM_THREADS": "4",  # more than many machines have processors: threads wait for each other
         },
         tests=[

@@ -172,9 +172,9 @@ def test_the_real_file_as_its_own_package_reads_it(real_file):
         assert (found.tolist() if isinstance(found, np.ndarray) else found) == field.contents(), key
     times = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = time.process_time()  # of this process alone: the machine may be busy
         GgufFile(real_file).close()
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
     assert min(times) < 0.1
 
 
