@@ -248,12 +248,91 @@ template <class A>
 constexpr decltype(&add_panels<A, 1>) add_panels_of[] = {add_panels<A, 1>, add_panels<A, 2>, add_panels<A, 3>,
                                                          add_panels<A, 4>};
 
+#if defined(DOT_U8_I8) && VECTORS == 32
+#define WIDE_TILES  // 32 registers hold the sums of six rows of x with two panels
+
+// sum[v][m] += the products of one run of codes of panel v with row m of x, times the scales: each four
+// values of x are read once for both panels.
+template <class A, int M>
+INLINE void add_run_of_two(Int (&sum)[2][M], const Panel256<A>* const (&panels)[2], int run,
+                           const Group256* const (&x)[M]) {
+  Int dots[2][M] = {};
+#pragma GCC unroll 8
+  for (int step = run * A::kRun; step < (run + 1) * A::kRun; ++step)
+    for (int m = 0; m < M; ++m) {
+      const Bytes four = (Bytes)four_codes(*x[m], step);
+      for (int v = 0; v < 2; ++v) {
+        dots[v][m] = dot_in_lanes(dots[v][m], load_bytes(panels[v]->codes[step]), four);
+        keep_in_register(dots[v][m]);
+      }
+    }
+  for (int v = 0; v < 2; ++v)
+    for (int m = 0; m < M; ++m) sum[v][m] += dots[v][m] * load_int(panels[v]->scales[run]);
+}
+
+// totals += `blocks` blocks of two panels with M rows of x. The totals stay in memory: the integer sums of a
+// block need the registers.
+template <class A, int M>
+void add_two_panels(float (*const (&totals)[2])[LANES], const Panel256<A>* const (&of)[2], int64_t blocks,
+                    const char* x, int64_t x_bytes) {
+  const Group256* rows[M];
+  for (int m = 0; m < M; ++m) rows[m] = reinterpret_cast<const Group256*>(x + m * x_bytes);
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Panel256<A>* const panels[2] = {of[0] + b, of[1] + b};
+    Int sum[2][M] = {};
+#pragma GCC unroll 1
+    for (int run = 0; run < Panel256<A>::kRuns; ++run) add_run_of_two<A, M>(sum, panels, run, rows);
+    for (int v = 0; v < 2; ++v) {
+      Int correction[M] = {};
+      if (A::kOffset || kHasZero<A>)
+        for (int i = 0; i < A::kSubs / 2; ++i)
+          for (int m = 0; m < M; ++m)
+            correction[m] = (Int)ADD_SUMS_OF_PAIRS(correction[m], load_int(panels[v]->factors[i]),
+                                                   four_in_all_lanes(rows[m]->sums + 2 * i));
+      const Vec scale = load(panels[v]->scale),
+                offset_scale = A::kOffset ? load(panels[v]->offset_scale) : Vec{};
+      for (int m = 0; m < M; ++m) {
+        if (kHasZero<A>) sum[v][m] -= correction[m] * A::kZero;
+        store(totals[v][m], add_block_sums<A>(load(totals[v][m]), rows[m]->scale, scale, sum[v][m],
+                                              offset_scale, correction[m]));
+      }
+    }
+    for (int m = 0; m < M; ++m) ++rows[m];
+  }
+}
+template <class A>
+constexpr decltype(&add_two_panels<A, 1>) add_two_panels_of[] = {
+    add_two_panels<A, 1>, add_two_panels<A, 2>, add_two_panels<A, 3>,
+    add_two_panels<A, 4>, add_two_panels<A, 5>, add_two_panels<A, 6>};
+#endif
+
 // Stores row m of the result for LANES columns from n on. With rounding errors, two totals make one result.
 INLINE void store_totals(const LinearPart& part, int64_t m, int64_t n, const float (*totals)[LANES]) {
   float sums[LANES];
   store(sums, part.with_rounding_error ? load(totals[0]) + load(totals[1]) : load(totals[0]));
   store_results(part.out_dtype, part.out, m * part.n + n, smaller(LANES, part.n1 - n), sums,
                 part.bias ? part.bias + n : nullptr);
+}
+
+// totals += `blocks` blocks of the first `some` panels with `rows` rows of x
+template <class A, int kRows, int kPanels, int kBlocks>
+INLINE void multiply_with_rows(float (&totals)[kPanels][kRows][LANES],
+                               const Panel256<A> (&panels)[kPanels][kBlocks], int64_t some, int64_t blocks,
+                               const char* x, int64_t x_bytes, int64_t rows) {
+  int64_t v = 0;
+#ifdef WIDE_TILES
+  constexpr int64_t kTileRows = 6;
+  if constexpr (kPanels > 1 && !kInPairs<A>)
+    for (; v + 2 <= some; v += 2)
+      for (int64_t m = 0; m < rows; m += kTileRows) {
+        float(*const to[2])[LANES] = {totals[v] + m, totals[v + 1] + m};
+        const Panel256<A>* const two[2] = {panels[v], panels[v + 1]};
+        add_two_panels_of<A>[smaller(rows - m, kTileRows) - 1](to, two, blocks, x + m * x_bytes, x_bytes);
+      }
+#endif
+  for (int64_t m = 0; m < rows; m += 4)
+    for (int64_t i = v; i < some; ++i)
+      add_panels_of<A>[smaller(rows - m, 4) - 1](totals[i] + m, panels[i], blocks, x + m * x_bytes, x_bytes);
 }
 
 // At most kRows packed rows of x, from row m0 of the result on. kPanels times LANES rows of weights are
@@ -272,10 +351,7 @@ void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows, UnpackPan
         for (int64_t i = 0; i < blocks; ++i)
           unpack(&panels[v][i], part, n + v * LANES, b + i, n + (v + kPanels) * LANES);
       const char* const x = part.x + m0 * per_row * part.x_bytes + b * static_cast<int64_t>(sizeof(Group256));
-      for (int64_t m = 0; m < rows; m += 4)
-        for (int64_t v = 0; v < some; ++v)
-          add_panels_of<A>[smaller(rows - m, 4) - 1](totals[v] + m, panels[v], blocks, x + m* part.x_bytes,
-                                                     part.x_bytes);
+      multiply_with_rows<A, kRows, kPanels, kBlocks>(totals, panels, some, blocks, x, part.x_bytes, rows);
     }
     for (int64_t m = 0; m < rows; m += per_row)
       for (int64_t v = 0; v < some; ++v) store_totals(part, m0 + m / per_row, n + v * LANES, totals[v] + m);

@@ -27,6 +27,7 @@
 #undef DOT_OF_CODES
 #undef SUMS_OF_PAIRS
 #undef IN_PAIRS
+#undef WIDE_TILES
 #undef ADD_SUMS_OF_PAIRS
 #undef BLOCK_BYTES
 #undef LOOK_UP
