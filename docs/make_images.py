@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.text import Text
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE.parent / "benchmarks" / "results" / "engine_amd_epyc_avx512_bf16.json"
+RESULTS = HERE.parent / "benchmarks" / "results" / "engine_amd_epyc_zen_4_avx512_bf16.json"
 COMMANDS = (
     'airllm generate smollm2 "Why is the sky blue?" -n 48',
     'airllm generate smollm2 "Explain what a compiler does in one sentence." --max-memory 64MB',

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+
+# Family, models and cores, as Linux tells them apart (arch/x86/kernel/cpu/amd.c).
+AMD_CORES = (
+    (23, range(0x00, 0x30), "Zen"),
+    (23, range(0x30, 0x100), "Zen 2"),
+    (25, range(0x00, 0x10), "Zen 3"),
+    (25, range(0x10, 0x20), "Zen 4"),
+    (25, range(0x20, 0x60), "Zen 3"),
+    (25, range(0x60, 0xB0), "Zen 4"),
+    (26, range(0x00, 0x50), "Zen 5"),
+    (26, range(0x60, 0x80), "Zen 5"),
+)
 
 
 @dataclass(frozen=True)
@@ -53,10 +66,25 @@ def usable_cores() -> int:
 
 @cache
 def cpu_name() -> str:
-    """The CPU's model name."""
-    lines = _lines(Path("/proc/cpuinfo"))
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "Model")))
-    return next(named, "") or _known_name() or platform.processor() or platform.machine()
+    """The CPU's model name; with its core, or its family and model, where a virtual machine's name of it has
+    no number ("AMD EPYC"): what was measured on one of them does not hold for another.
+    """
+    facts: dict[str, str] = {}
+    for line in _lines(Path("/proc/cpuinfo")):
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip(), value.strip())
+    name = facts.get("model name") or facts.get("Model") or _known_name()
+    if name and "cpu family" in facts and not re.search(r"\d", name):
+        name += " " + core_name(int(facts["cpu family"]), int(facts["model"]))
+    return name or platform.processor() or platform.machine()
+
+
+def core_name(family: int, model: int) -> str:
+    """AMD's name of the cores of these numbers, else the numbers."""
+    for of_family, models, core in AMD_CORES:
+        if family == of_family and model in models:
+            return core
+    return f"family {family} model {model}"
 
 
 def _known_name() -> str:

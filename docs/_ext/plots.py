@@ -17,23 +17,13 @@ from matplotlib.figure import Figure
 DOCS = Path(__file__).resolve().parents[1]
 RESULTS = DOCS.parent / "benchmarks" / "results"
 PLOTS = DOCS / "plots"
-MACHINE = "amd_epyc_avx512_bf16"
+ISA = "avx512_bf16"
 GREY = "#808080"
 WIDTH = 4.6  # inches: small, so that a phone shows letters of a readable size
 COLOURS = (
-    "#3d7fc9",
-    "#c9a227",
-    "#4f9d69",
-    "#b5588f",
-    "#8f77c9",
-    "#c96a3d",
-    "#5aa5b5",
-    "#9aa0a6",
-    "#a3763f",
-    "#d98fb0",
-    "#7fae3f",
+    *("#3d7fc9", "#c9a227", "#4f9d69", "#b5588f", "#8f77c9", "#c96a3d"),
+    *("#5aa5b5", "#a0785a", "#d4807f", "#6f8f2f", "#5564a8", "#9aa0a6"),
 )
-MATRIX = 4096, 14336  # of the products: values of a row, and rows
 ENGINES = {"airllm": "airllm", "llama_cpp": "llama.cpp", "ik_llama_cpp": "ik_llama.cpp"}
 STYLE = {
     "svg.hashsalt": "airllm",
@@ -48,9 +38,15 @@ STYLE = {
 
 
 def table(name: str) -> dict[str, Any]:
-    """The figures of a benchmark on MACHINE."""
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}_{MACHINE}.json").read_text())
-    return found
+    """The newest figures of a benchmark with ISA."""
+    found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{name}_*_{ISA}.json"))]
+    newest: dict[str, Any] = max(found, key=lambda each: each["date"])
+    return newest
+
+
+def cpu_of(name: str) -> str:
+    """The CPU of the figures that `table` has."""
+    return str(table(name)["machine"]["cpu"])
 
 
 def ops(figure: Figure) -> None:
@@ -64,24 +60,24 @@ def ops(figure: Figure) -> None:
         axes.plot(sizes, ratios, color=colour, marker="o", markersize=3, label=op)
     axes.set_xscale("log")
     axes.set_xlabel("elements")
-    ratio_axis(axes)
+    ratio_axis(axes, "ops")
 
 
 def products(figure: Figure) -> None:
-    """Products with MATRIX as stored, beside the faster of ggml's kernels, by rows of x."""
+    """Products with stored weights beside the faster of ggml's kernels, by rows of x."""
     axes = figure.subplots()
-    rows = [row for row in table("products")["passes"][1] if (row["k"], row["n"]) == MATRIX]
-    counts = [key for key in rows[0] if key.isdecimal()]
-    for colour, row in zip(COLOURS, rows, strict=True):
+    counts = [1, 2, 8, 16, 512]
+    rows = [row for row in table("products")["passes"][1] if (row["k"], row["n"]) == (4096, 14336)]
+    for colour, row in zip(COLOURS, rows, strict=False):
         ratios = [
             min(row[f"{n} {peer}"]["median"] for peer in ("ggml", "repacked") if f"{n} {peer}" in row)
-            / row[n]["median"]
+            / row[str(n)]["median"]
             for n in counts
         ]
         axes.plot(range(len(counts)), ratios, color=colour, marker="o", markersize=3, label=row["format"])
-    axes.set_xticks(range(len(counts)), counts)
+    axes.set_xticks(range(len(counts)), list(map(str, counts)))
     axes.set_xlabel("rows of x")
-    ratio_axis(axes)
+    ratio_axis(axes, "products")
 
 
 def attention(figure: Figure) -> None:
@@ -100,7 +96,7 @@ def attention(figure: Figure) -> None:
         group(axes, i, len(dtypes), ratios, colour, dtype)
     names = ["a prompt of 512" if case == "prefill" else f"a token after {case}" for case in cases]
     axes.set_xticks(range(len(cases)), names)
-    ratio_axis(axes)
+    ratio_axis(axes, "attention")
 
 
 def models(figure: Figure) -> None:
@@ -113,7 +109,7 @@ def models(figure: Figure) -> None:
             heights = [median(turn["decode"][key] for turn in case["rounds"]) for case in of_model]
             group(axes, i, len(ENGINES), heights, COLOURS[(0, 1, -1)[i]], label)
         axes.set_xticks(range(len(of_model)), [case["model"].rpartition(", ")[2] for case in of_model])
-        axes.set_title(f"{name}: tokens/s", fontsize=10, loc="left")
+        axes.set_title(f"{name}: tokens/s, {cpu_of('models')}", fontsize=10, loc="left")
         bare(axes)
 
 
@@ -126,7 +122,7 @@ def server(figure: Figure) -> None:
             heights = [median(turn[clients] for turn in rounds[name]) for clients in ("one", "eight")]
             group(axes, i, len(rounds), heights, COLOURS[i], name)
         axes.set_xticks(range(2), ["1 client", "8 clients"])
-        axes.set_title(f"{model['model']}: tokens/s", fontsize=10, loc="left")
+        axes.set_title(f"{model['model']}: tokens/s, {cpu_of('serve')}", fontsize=10, loc="left")
         bare(axes)
 
 
@@ -138,13 +134,13 @@ def group(axes: Any, i: int, count: int, heights: list[float], colour: str, labe
     axes.bar_label(bars, fmt="%.3g", fontsize=9, padding=2, color=GREY)
 
 
-def ratio_axis(axes: Any) -> None:
-    """A logarithmic axis of ratios, with a line where both are equal."""
+def ratio_axis(axes: Any, name: str) -> None:
+    """A logarithmic axis of a benchmark's ratios, with a line where both are equal."""
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.axhline(1, color=GREY, linewidth=1)
     axes.margins(y=0.1)
-    axes.set_title("times as fast", fontsize=10, loc="left")
+    axes.set_title(f"times as fast, {cpu_of(name)}", fontsize=10, loc="left")
     axes.grid(visible=True, axis="y")
     axes.set_axisbelow(True)
     axes.tick_params(length=0)

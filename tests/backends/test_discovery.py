@@ -173,6 +173,22 @@ def test_a_processor_that_the_kernel_does_not_name(monkeypatch):
     assert devices.cpu_name.__wrapped__() == "Neoverse-N1"
 
 
+@pytest.mark.parametrize(
+    "family, model, name, expected",
+    [
+        (25, 17, "AMD EPYC", "AMD EPYC Zen 4"),
+        (26, 2, "AMD EPYC", "AMD EPYC Zen 5"),
+        (6, 143, "Some Processor", "Some Processor family 6 model 143"),
+        (25, 17, "AMD EPYC 9B14", "AMD EPYC 9B14"),
+    ],
+)
+def test_a_name_without_a_number_gets_the_core(monkeypatch, family, model, name, expected):
+    """Virtual machines name Zen 4 and Zen 5 alike, and their measurements differ by half."""
+    lines = [f"cpu family\t: {family}", f"model\t\t: {model}", f"model name\t: {name}", "model\t: 1"]
+    monkeypatch.setattr(devices, "_lines", lambda path: lines)
+    assert devices.cpu_name.__wrapped__() == expected
+
+
 def test_memory_is_that_of_the_control_group(tmp_path, monkeypatch):
     group = tmp_path / "cgroup" / "a" / "b"
     group.mkdir(parents=True)
