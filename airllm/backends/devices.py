@@ -14,13 +14,13 @@ from types import ModuleType
 
 # Family, models and cores, as Linux tells them apart (arch/x86/kernel/cpu/amd.c).
 AMD_CORES = (
-    (23, range(0x00, 0x30), "Zen"),
+    (23, range(0x30), "Zen"),
     (23, range(0x30, 0x100), "Zen 2"),
-    (25, range(0x00, 0x10), "Zen 3"),
+    (25, range(0x10), "Zen 3"),
     (25, range(0x10, 0x20), "Zen 4"),
     (25, range(0x20, 0x60), "Zen 3"),
     (25, range(0x60, 0xB0), "Zen 4"),
-    (26, range(0x00, 0x50), "Zen 5"),
+    (26, range(0x50), "Zen 5"),
     (26, range(0x60, 0x80), "Zen 5"),
 )
 
