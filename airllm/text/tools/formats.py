@@ -6,6 +6,7 @@ import re
 import secrets
 import string
 from dataclasses import dataclass
+from typing import Any
 
 # The beginning of a call as JSON, up to its arguments.
 _JSON_HEAD = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
@@ -71,19 +72,27 @@ HERMES = ToolFormat(
 )  # fmt: skip
 
 
-def _list_after(name: str, marker: str, short_ids: bool = False) -> ToolFormat:
-    """All calls as one JSON list after a token."""
+def _json_list(name: str, begin: str, end: str = "", **traits: Any) -> ToolFormat:
+    """All calls as one JSON list between two texts."""
     return ToolFormat(
-        name, marker,
-        first=f"{marker}[", call='{"name": "', middle='", "arguments": ', after="}", between=", ", last="]",
-        head=re.compile(re.escape(marker) + r"\s*\[" + _JSON_HEAD),
+        name, begin,
+        first=f"{begin}[", call='{"name": "', middle='", "arguments": ', after="}", between=", ",
+        last=f"]{end}",
+        head=re.compile(re.escape(begin) + r"\s*\[" + _JSON_HEAD),
         next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
-        tail=re.compile(_JSON_TAIL + r"\s*\]"), end="}]", control=(marker,), short_ids=short_ids,
+        tail=re.compile(_JSON_TAIL + r"\s*\]" + (r"\s*" + re.escape(end) if end else "")),
+        end=f"}}]{end}", **traits,
     )  # fmt: skip
 
 
-MISTRAL_LIST = _list_after("mistral", "[TOOL_CALLS]", short_ids=True)
-GRANITE = _list_after("granite", "<|tool_call|>")  # Granite 3; Granite 4 has Hermes' form
+MISTRAL_LIST = _json_list("mistral", "[TOOL_CALLS]", control=("[TOOL_CALLS]",), short_ids=True)
+GRANITE = _json_list("granite", "<|tool_call|>", control=("<|tool_call|>",))  # 3; Granite 4 has Hermes' form
+HUNYUAN = _json_list("hunyuan", "<tool_calls>", "</tool_calls>")
+NEMOTRON = _json_list("nemotron", "<TOOLCALL>", "</TOOLCALL>")  # Nano; version 3 has Qwen's XML
+# What LFM2 writes if it is asked for JSON. Without that, it writes Python: `python_formats.py`.
+LFM2_JSON = _json_list(
+    "lfm2-json", "<|tool_call_start|>", "<|tool_call_end|>", control=("<|tool_call_end|>",), spaced=False
+)
 
 MISTRAL_ARGS = ToolFormat(
     "mistral-args", "[TOOL_CALLS]",
@@ -153,22 +162,6 @@ KIMI = ToolFormat(
 )  # fmt: skip
 
 
-def _list_in(name: str, element: str) -> ToolFormat:
-    """All calls as one JSON list in an element of this name."""
-    begin, end = f"<{element}>", f"</{element}>"
-    return ToolFormat(
-        name, begin,
-        first=f"{begin}[", call='{"name": "', middle='", "arguments": ', after="}", between=", ",
-        last=f"]{end}",
-        head=re.compile(rf"{begin}\s*\[{_JSON_HEAD}"), next=re.compile(rf"{_JSON_TAIL}\s*,{_JSON_HEAD}"),
-        tail=re.compile(rf"{_JSON_TAIL}\s*\]\s*{end}"), end=f"}}]{end}",
-    )  # fmt: skip
-
-
-HUNYUAN = _list_in("hunyuan", "tool_calls")
-NEMOTRON = _list_in("nemotron", "TOOLCALL")  # Nemotron Nano; version 3 has Qwen's XML
-
-
 _COHERE_HEAD = (
     r'\s*\{\s*(?:"tool_call_id"\s*:\s*"\d+"\s*,\s*)?"tool_name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*'
     r'"parameters"\s*:\s*(?=\{)'
@@ -191,18 +184,6 @@ COMMAND_R = ToolFormat(
     after="\n    }", between=",\n", last="\n]```",
     head=re.compile(r"Action:\s*```json\s*\[" + _COHERE_HEAD), next=re.compile(r"\s*\}\s*," + _COHERE_HEAD),
     tail=re.compile(r"\s*\}\s*\]\s*```"), end="}]```", only_calls=True,
-)  # fmt: skip
-
-
-# What LFM2 writes if it is asked for JSON. Without that, it writes Python: `python_formats.py`.
-LFM2_JSON = ToolFormat(
-    "lfm2-json", "<|tool_call_start|>",
-    first="<|tool_call_start|>[", call='{"name": "', middle='", "arguments": ', after="}", between=", ",
-    last="]<|tool_call_end|>",
-    head=re.compile(r"<\|tool_call_start\|>\s*\[" + _JSON_HEAD),
-    next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
-    tail=re.compile(_JSON_TAIL + r"\s*\]\s*<\|tool_call_end\|>"), end="}]<|tool_call_end|>",
-    control=("<|tool_call_end|>",), spaced=False,
 )  # fmt: skip
 
 
