@@ -301,9 +301,9 @@ void add_two_panels(float (*const (&totals)[2])[LANES], const Panel256<A>* const
   }
 }
 template <class A>
-constexpr decltype(&add_two_panels<A, 1>) add_two_panels_of[] = {
-    add_two_panels<A, 1>, add_two_panels<A, 2>, add_two_panels<A, 3>,
-    add_two_panels<A, 4>, add_two_panels<A, 5>, add_two_panels<A, 6>};
+constexpr decltype(&add_two_panels<A, 1>) add_two_panels_of[] = {add_two_panels<A, 1>, add_two_panels<A, 2>,
+                                                                 add_two_panels<A, 3>, add_two_panels<A, 4>,
+                                                                 add_two_panels<A, 5>, add_two_panels<A, 6>};
 #endif
 
 // Stores row m of the result for LANES columns from n on. With rounding errors, two totals make one result.
@@ -325,14 +325,14 @@ INLINE void multiply_with_rows(float (&totals)[kPanels][kRows][LANES],
   if constexpr (kPanels > 1 && !kInPairs<A>)
     for (; v + 2 <= some; v += 2)
       for (int64_t m = 0; m < rows; m += kTileRows) {
-        float(*const to[2])[LANES] = {totals[v] + m, totals[v + 1] + m};
+        float (*const to[2])[LANES] = {totals[v] + m, totals[v + 1] + m};
         const Panel256<A>* const two[2] = {panels[v], panels[v + 1]};
-        add_two_panels_of<A>[smaller(rows - m, kTileRows) - 1](to, two, blocks, x + m * x_bytes, x_bytes);
+        add_two_panels_of<A>[smaller(rows - m, kTileRows) - 1](to, two, blocks, x + m* x_bytes, x_bytes);
       }
 #endif
   for (int64_t m = 0; m < rows; m += 4)
     for (int64_t i = v; i < some; ++i)
-      add_panels_of<A>[smaller(rows - m, 4) - 1](totals[i] + m, panels[i], blocks, x + m * x_bytes, x_bytes);
+      add_panels_of<A>[smaller(rows - m, 4) - 1](totals[i] + m, panels[i], blocks, x + m* x_bytes, x_bytes);
 }
 
 // At most kRows packed rows of x, from row m0 of the result on. kPanels times LANES rows of weights are
