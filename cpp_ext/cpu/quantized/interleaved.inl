@@ -476,9 +476,12 @@ INLINE BandBlock<F> block_at(const char* weight, int64_t k, int64_t n, int64_t b
 }
 
 template <class F>
-using BandArithmetic = Arithmetic256<steps_of_run<F>(), steps_in_pairs<CodesOf<F>, steps_of_run<F>()>(),
-                                     CodesOf<F>::kSigned ? 16 : 256 / F::kUnit, CodesOf<F>::kSigned,
-                                     F::kOffset, CodesOf<F>::kSigned ? 0 : CodesOf<F>::kZero>;
+using BandArithmetic =
+    Arithmetic256<steps_of_run<F>(), steps_in_pairs<CodesOf<F>, steps_of_run<F>()>(),
+                  CodesOf<F>::kSigned ? 16 : 256 / F::kUnit, CodesOf<F>::kSigned, F::kOffset,
+                  CodesOf<F>::kSigned ? 0 : CodesOf<F>::kZero,
+                  !kInPairs<CodesOf<F>> &&
+                      fits_word(steps_of_run<F>(), CodesOf<F>::kSigned, CodesOf<F>::kLargest)>;
 
 template <class F>
 void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t) {
@@ -501,14 +504,14 @@ void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int
 #pragma GCC unroll 16
   for (int run = 0; run < 64 / A::kRun; ++run) {
     const Int scale = scales.scales.at(order<F>.sub_block[run * A::kRun / 4]);
-    store_int(panel->scales[run], kInPairs<A> ? pair_of_words(scale, scale) : scale);
+    store_int(panel->scales[run], kInPairs<A> ? pair_of_words(scale, scale) : scale_of_run<A>(scale));
   }
   if constexpr (F::kOffset || kHasZero<A>)
     for (int i = 0; i < A::kSubs / 2; ++i) {
       if constexpr (F::kOffset)
         store_int(panel->factors[i], scales.offsets.pair(i));
       else
-        store_int(panel->factors[i], scales.scales.pair(i));
+        store_int(panel->factors[i], words_by(scales.scales.pair(i), -A::kZero));
     }
   store(panel->scale, w.half(0));
   if constexpr (F::kOffset) store(panel->offset_scale, w.half(1));

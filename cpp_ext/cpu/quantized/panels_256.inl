@@ -39,23 +39,34 @@ constexpr int steps_of_chain() {
   return kFit >= kMost ? kMost : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
 }
 
+// Whether the sum of a run's products fits 16 bits, for codes up to `largest`: then one instruction
+// multiplies it by its scale, as a word, and adds, where there is one.
+constexpr bool fits_word(int run, bool is_signed, int largest) {
+#ifdef ADD_SUMS_OF_PAIRS
+  return !is_signed && 4 * run * 127 * largest <= 32767;
+#else
+  return false;
+#endif
+}
+
 // What the arithmetic of a panel depends on. Formats of signed codes share theirs.
-template <int kRunOf, int kChainOf, int kSubsOf, bool kSignedOf, bool kOffsetOf, int kZeroOf>
+template <int kRunOf, int kChainOf, int kSubsOf, bool kSignedOf, bool kOffsetOf, int kZeroOf, bool kSmallOf>
 struct Arithmetic256 {
   static constexpr int kRun = kRunOf, kChain = kChainOf, kSubs = kSubsOf, kZero = kZeroOf;
-  static constexpr bool kSigned = kSignedOf, kOffset = kOffsetOf;
+  static constexpr bool kSigned = kSignedOf, kOffset = kOffsetOf, kSmall = kSmallOf;
 };
 template <class F>
 using ArithmeticOf = Arithmetic256<steps_of_run<F>(), steps_of_chain<F>(), F::kSigned ? 16 : 256 / F::kUnit,
-                                   F::kSigned, F::kOffset, F::kSigned ? 0 : F::kZero>;
+                                   F::kSigned, F::kOffset, F::kSigned ? 0 : F::kZero,
+                                   !kInPairs<F> && fits_word(steps_of_run<F>(), F::kSigned, F::kLargest)>;
 
 template <class A>
 struct Panel256 {
   static constexpr int kRuns = 64 / A::kRun;
   int32_t codes[64][LANES];      // of each row, in the order of x; place_of_step() says where
   int32_t scales[kRuns][LANES];  // of the sub-block of each run
-  int32_t factors[A::kSubs / 2]
-                 [LANES];  // pairs of int16, of x's sums: the offsets or, without any, the scales
+  // Pairs of int16 for x's sums: the offsets or, without any, the scales times -kZero.
+  int32_t factors[A::kSubs / 2][LANES];
   float scale[LANES], offset_scale[LANES];
 };
 template <class F>
@@ -74,6 +85,17 @@ INLINE Int scale_of_pair(Int words, int odd) {
   if (!kInPairs<F>) return odd ? words >> 16 : words << 16 >> 16;
   const Bits bits = (Bits)words;
   return odd ? (Int)(bits >> 16 | (bits & 0xffff0000u)) : (Int)((bits & 0xffffu) | bits << 16);
+}
+
+// A scale as add_scaled() takes it.
+template <class A>
+INLINE Int scale_of_run(Int scale) {
+  return A::kSmall ? scale & 0xffff : scale;
+}
+
+// Pairs of words by a number.
+INLINE Int words_by(Int words, int number) {
+  return (((words << 16 >> 16) * number) & 0xffff) | ((words >> 16) * number << 16);
 }
 
 template <class F>
@@ -97,10 +119,12 @@ INLINE void unpack_scales(PanelOf<F>* panel, const char* const (&w)[LANES], int6
     }
   for (int run = 0; run < PanelOf<F>::kRuns; ++run) {
     const int sub = order<F>.sub_block[run * steps_of_run<F>() / 4];
-    store_int(panel->scales[run], scale_of_pair<F>(load_int(pairs[sub / 2]), sub % 2));
+    const Int scale = scale_of_pair<F>(load_int(pairs[sub / 2]), sub % 2);
+    store_int(panel->scales[run], scale_of_run<ArithmeticOf<F>>(scale));
   }
   if (!F::kOffset && kHasZero<F>)
-    for (int i = 0; i < 4 * kWords; ++i) store_int(panel->factors[i], load_int(pairs[i]));
+    for (int i = 0; i < 4 * kWords; ++i)
+      store_int(panel->factors[i], words_by(load_int(pairs[i]), -F::kZero));
 }
 
 // The block at byte `at` of each row.
@@ -129,6 +153,15 @@ void unpack_panel(PanelOf<F>* panel, const char* const (&w)[LANES], int64_t at) 
 }
 
 INLINE Int four_codes(const Group256& x, int step) { return four_in_all_lanes(x.values + 4 * step); }
+
+// sum + dots * scales. The high words of small ones' scales are 0.
+template <class A>
+INLINE Int add_scaled(Int sum, Int dots, Int scales) {
+#ifdef ADD_SUMS_OF_PAIRS
+  if constexpr (A::kSmall) return ADD_SUMS_OF_PAIRS(sum, dots, scales);
+#endif
+  return sum + dots * scales;
+}
 
 // sum[m] += the products of one run of codes with row m of x, times the scales of their sub-blocks
 #ifdef PAIRS_U8_I8
@@ -178,7 +211,7 @@ INLINE void add_run(Int (&sum)[M], const Panel256<A>& panel, int run, const Grou
       dots[m] = dot_in_lanes(dots[m], load_bytes(panel.codes[step]), (Bytes)four_codes(*x[m], step));
       keep_in_register(dots[m]);
     }
-  for (int m = 0; m < M; ++m) sum[m] += dots[m] * load_int(panel.scales[run]);
+  for (int m = 0; m < M; ++m) sum[m] = add_scaled<A>(sum[m], dots[m], load_int(panel.scales[run]));
 }
 #endif
 
@@ -197,12 +230,11 @@ INLINE void add_panel(Vec (&total)[M], const Panel256<A>& panel, const Group256*
   if (A::kOffset || kHasZero<A>)
     for (int i = 0; i < A::kSubs / 2; ++i)
       for (int m = 0; m < M; ++m)
-        correction[m] += products_of_words(load_int(panel.factors[i]), four_in_all_lanes(x[m]->sums + 2 * i));
+        (A::kOffset ? correction : sum)[m] +=
+            products_of_words(load_int(panel.factors[i]), four_in_all_lanes(x[m]->sums + 2 * i));
   const Vec scale = load(panel.scale), offset_scale = A::kOffset ? load(panel.offset_scale) : Vec{};
-  for (int m = 0; m < M; ++m) {
-    if (kHasZero<A>) sum[m] -= correction[m] * A::kZero;
+  for (int m = 0; m < M; ++m)
     total[m] = add_block_sums<A>(total[m], x[m]->scale, scale, sum[m], offset_scale, correction[m]);
-  }
 }
 
 // Unpacks block b of LANES rows of weights from row n on. Those from row `next` on come afterwards.
@@ -267,7 +299,22 @@ INLINE void add_run_of_two(Int (&sum)[2][M], const Panel256<A>* const (&panels)[
       }
     }
   for (int v = 0; v < 2; ++v)
-    for (int m = 0; m < M; ++m) sum[v][m] += dots[v][m] * load_int(panels[v]->scales[run]);
+    for (int m = 0; m < M; ++m)
+      sum[v][m] = add_scaled<A>(sum[v][m], dots[v][m], load_int(panels[v]->scales[run]));
+}
+
+// sum[v][m] += the factors of panel v times the sums of row m of x
+template <class A, int M>
+INLINE void add_corrections(Int (&sum)[2][M], const Panel256<A>* const (&panels)[2],
+                            const Group256* const (&x)[M]) {
+  for (int i = 0; i < A::kSubs / 2; ++i)
+    for (int m = 0; m < M; ++m) {
+      const Int two = four_in_all_lanes(x[m]->sums + 2 * i);
+      for (int v = 0; v < 2; ++v) {
+        sum[v][m] = (Int)ADD_SUMS_OF_PAIRS(sum[v][m], load_int(panels[v]->factors[i]), two);
+        keep_in_register(sum[v][m]);
+      }
+    }
 }
 
 // totals += `blocks` blocks of two panels with M rows of x. The totals stay in memory: the integer sums of a
@@ -279,23 +326,17 @@ void add_two_panels(float (*const (&totals)[2])[LANES], const Panel256<A>* const
   for (int m = 0; m < M; ++m) rows[m] = reinterpret_cast<const Group256*>(x + m * x_bytes);
   for (int64_t b = 0; b < blocks; ++b) {
     const Panel256<A>* const panels[2] = {of[0] + b, of[1] + b};
-    Int sum[2][M] = {};
+    Int sum[2][M] = {}, correction[2][M] = {};
+    if constexpr (!A::kOffset && kHasZero<A>) add_corrections(sum, panels, rows);
 #pragma GCC unroll 1
     for (int run = 0; run < Panel256<A>::kRuns; ++run) add_run_of_two<A, M>(sum, panels, run, rows);
+    if constexpr (A::kOffset) add_corrections(correction, panels, rows);
     for (int v = 0; v < 2; ++v) {
-      Int correction[M] = {};
-      if (A::kOffset || kHasZero<A>)
-        for (int i = 0; i < A::kSubs / 2; ++i)
-          for (int m = 0; m < M; ++m)
-            correction[m] = (Int)ADD_SUMS_OF_PAIRS(correction[m], load_int(panels[v]->factors[i]),
-                                                   four_in_all_lanes(rows[m]->sums + 2 * i));
       const Vec scale = load(panels[v]->scale),
                 offset_scale = A::kOffset ? load(panels[v]->offset_scale) : Vec{};
-      for (int m = 0; m < M; ++m) {
-        if (kHasZero<A>) sum[v][m] -= correction[m] * A::kZero;
+      for (int m = 0; m < M; ++m)
         store(totals[v][m], add_block_sums<A>(load(totals[v][m]), rows[m]->scale, scale, sum[v][m],
-                                              offset_scale, correction[m]));
-      }
+                                              offset_scale, correction[v][m]));
     }
     for (int m = 0; m < M; ++m) ++rows[m];
   }
