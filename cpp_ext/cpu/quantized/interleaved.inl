@@ -476,12 +476,7 @@ INLINE BandBlock<F> block_at(const char* weight, int64_t k, int64_t n, int64_t b
 }
 
 template <class F>
-using BandArithmetic =
-    Arithmetic256<steps_of_run<F>(), steps_in_pairs<CodesOf<F>, steps_of_run<F>()>(),
-                  CodesOf<F>::kSigned ? 16 : 256 / F::kUnit, CodesOf<F>::kSigned, F::kOffset,
-                  CodesOf<F>::kSigned ? 0 : CodesOf<F>::kZero,
-                  !kInPairs<CodesOf<F>> &&
-                      fits_word(steps_of_run<F>(), CodesOf<F>::kSigned, CodesOf<F>::kLargest)>;
+using BandArithmetic = ArithmeticBy<F, steps_in_pairs<CodesOf<F>, steps_of_run<F>()>(), CodesOf<F>>;
 
 template <class F>
 void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t) {
@@ -503,7 +498,7 @@ void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int
   const auto scales = lane_scales(w);
 #pragma GCC unroll 16
   for (int run = 0; run < 64 / A::kRun; ++run) {
-    const Int scale = scales.scales.at(order<F>.sub_block[run * A::kRun / 4]);
+    const Int scale = scales.scales.at(order<F>.sub_block[A::step(run, 0) / 4]);
     store_int(panel->scales[run], kInPairs<A> ? pair_of_words(scale, scale) : scale_of_run<A>(scale));
   }
   if constexpr (F::kOffset || kHasZero<A>)

@@ -24,12 +24,36 @@ template <class F>
 constexpr bool kInPairs = false;
 #endif
 
-// Steps of four codes, in the order of x, that have the same sub-block.
+// How many places of 16 values, in the order of x, lie between the halves of a sub-block of 32.
+template <class F>
+constexpr int places_apart() {
+  for (int place = 1; place < 16; ++place)
+    if (order<F>.sub_block[place] == order<F>.sub_block[0]) return place;
+  return 0;
+}
+
+// Steps of four codes, in the order of x, that are multiplied by one scale.
 template <class F>
 constexpr int steps_of_run() {
-  for (int place = 0; place < 16; place += 2)
-    if (order<F>.sub_block[place] != order<F>.sub_block[place + 1]) return 4;
-  return 8;
+  return places_apart<F>() ? 8 : 4;
+}
+
+// The step that is the i-th of a run. The halves of a run of eight lie `apart`.
+template <int kRun, int kApart>
+constexpr int step_of(int run, int i) {
+  if (kRun == 4) return 4 * run + i;
+  return 4 * (run / kApart * 2 * kApart + run % kApart + i / 4 * kApart) + i % 4;
+}
+
+template <class F>
+constexpr bool are_runs_whole() {
+  constexpr int kRun = steps_of_run<F>(), kApart = places_apart<F>();
+  for (int run = 0; run < 64 / kRun; ++run)
+    for (int i = 0; i < kRun; ++i)
+      if (order<F>.sub_block[step_of<kRun, kApart>(run, i) / 4] !=
+          order<F>.sub_block[step_of<kRun, kApart>(run, 0) / 4])
+        return false;
+  return true;
 }
 
 // The steps whose sums of pairs fit 16 bits.
@@ -50,15 +74,21 @@ constexpr bool fits_word(int run, bool is_signed, int largest) {
 }
 
 // What the arithmetic of a panel depends on. Formats of signed codes share theirs.
-template <int kRunOf, int kChainOf, int kSubsOf, bool kSignedOf, bool kOffsetOf, int kZeroOf, bool kSmallOf>
+template <int kRunOf, int kApartOf, int kChainOf, int kSubsOf, bool kSignedOf, bool kOffsetOf, int kZeroOf,
+          bool kSmallOf>
 struct Arithmetic256 {
-  static constexpr int kRun = kRunOf, kChain = kChainOf, kSubs = kSubsOf, kZero = kZeroOf;
+  static constexpr int kRun = kRunOf, kApart = kApartOf, kChain = kChainOf, kSubs = kSubsOf, kZero = kZeroOf;
   static constexpr bool kSigned = kSignedOf, kOffset = kOffsetOf, kSmall = kSmallOf;
+  static constexpr int step(int run, int i) { return step_of<kRun, kApart>(run, i); }
 };
+// C: how the codes are multiplied, if not as F has them.
+template <class F, int kChain, class C = F>
+using ArithmeticBy =
+    Arithmetic256<steps_of_run<F>(), places_apart<F>(), kChain, C::kSigned ? 16 : 256 / F::kUnit, C::kSigned,
+                  F::kOffset, C::kSigned ? 0 : C::kZero,
+                  !kInPairs<C> && fits_word(steps_of_run<F>(), C::kSigned, C::kLargest)>;
 template <class F>
-using ArithmeticOf = Arithmetic256<steps_of_run<F>(), steps_of_chain<F>(), F::kSigned ? 16 : 256 / F::kUnit,
-                                   F::kSigned, F::kOffset, F::kSigned ? 0 : F::kZero,
-                                   !kInPairs<F> && fits_word(steps_of_run<F>(), F::kSigned, F::kLargest)>;
+using ArithmeticOf = ArithmeticBy<F, steps_of_chain<F>()>;
 
 template <class A>
 struct Panel256 {
@@ -118,7 +148,7 @@ INLINE void unpack_scales(PanelOf<F>* panel, const char* const (&w)[LANES], int6
       if (F::kOffset) transpose_words(panel->factors + 4 * i, r, offsets[i] + r);
     }
   for (int run = 0; run < PanelOf<F>::kRuns; ++run) {
-    const int sub = order<F>.sub_block[run * steps_of_run<F>() / 4];
+    const int sub = order<F>.sub_block[ArithmeticOf<F>::step(run, 0) / 4];
     const Int scale = scale_of_pair<F>(load_int(pairs[sub / 2]), sub % 2);
     store_int(panel->scales[run], scale_of_run<ArithmeticOf<F>>(scale));
   }
@@ -173,8 +203,9 @@ INLINE void add_run_of_pairs(Int (&sum)[M], const Panel256<A>& panel, int run,
   for (int s = 0; s < kRun; s += kChain) {
     Pairs pairs[M] = {};
 #pragma GCC unroll 8
-    for (int step = run * kRun + s; step < run * kRun + s + kChain; ++step)
+    for (int i = s; i < s + kChain; ++i)
       for (int m = 0; m < M; ++m) {
+        const int step = A::step(run, i);
         pairs[m] += pairs_of_codes<A>(load_bytes(panel.codes[step]), (Bytes)four_codes(*x[m], step));
         keep_in_register(pairs[m]);
       }
@@ -189,7 +220,8 @@ INLINE void add_run(Int (&sum)[M], const Panel256<A>& panel, int run, const Grou
   constexpr int kRun = A::kRun;
   SumsOfPairs dots[(M + 1) / 2] = {};
 #pragma GCC unroll 8
-  for (int step = run * kRun; step < (run + 1) * kRun; step += 4) {
+  for (int i = 0; i < kRun; i += 4) {
+    const int step = A::step(run, i);
     const int32_t (*const codes)[LANES] = panel.codes + step;
     for (int m = 0; m < M; m += 2) {
       const Int one = load_int(x[m]->values + 4 * step),
@@ -206,8 +238,9 @@ INLINE void add_run(Int (&sum)[M], const Panel256<A>& panel, int run, const Grou
   constexpr int kRun = A::kRun;
   Int dots[M] = {};
 #pragma GCC unroll 8
-  for (int step = run * kRun; step < (run + 1) * kRun; ++step)
+  for (int i = 0; i < kRun; ++i)
     for (int m = 0; m < M; ++m) {
+      const int step = A::step(run, i);
       dots[m] = dot_in_lanes(dots[m], load_bytes(panel.codes[step]), (Bytes)four_codes(*x[m], step));
       keep_in_register(dots[m]);
     }
@@ -254,6 +287,7 @@ INLINE void prefetch_rows(const LinearPart& part, int64_t n, int64_t b) {
 
 template <class F>
 void unpack_rows(PanelOf<F>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t next) {
+  static_assert(are_runs_whole<F>());
   const char* w[LANES];
   set_rows(w, part, n);
   prefetch_rows<F>(part, next, b);
@@ -290,8 +324,9 @@ INLINE void add_run_of_two(Int (&sum)[2][M], const Panel256<A>* const (&panels)[
                            const Group256* const (&x)[M]) {
   Int dots[2][M] = {};
 #pragma GCC unroll 8
-  for (int step = run * A::kRun; step < (run + 1) * A::kRun; ++step)
+  for (int i = 0; i < A::kRun; ++i)
     for (int m = 0; m < M; ++m) {
+      const int step = A::step(run, i);
       const Bytes four = (Bytes)four_codes(*x[m], step);
       for (int v = 0; v < 2; ++v) {
         dots[v][m] = dot_in_lanes(dots[v][m], load_bytes(panels[v]->codes[step]), four);
