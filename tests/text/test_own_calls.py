@@ -71,7 +71,9 @@ FORMS["lfm2"] = Form(
     unit({"type": ["string", "null"]}, {"type": "boolean", "enum": [True]}, WHOLE), python.NO_CALLS,
     (python.BEGIN, python.END),
 )  # fmt: skip
-WITH_MARKERS = [(form, markers) for form, each in FORMS.items() for markers in {(), each.markers}]
+WITH_MARKERS = [
+    (form, markers) for form, each in FORMS.items() for markers in dict.fromkeys(((), each.markers))
+]
 
 
 def read(form: Form, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
