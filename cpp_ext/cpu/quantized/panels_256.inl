@@ -63,14 +63,16 @@ constexpr int steps_of_chain() {
   return kFit >= kMost ? kMost : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
 }
 
-// Whether the sum of a run's products fits 16 bits, for codes up to `largest`: then one instruction
-// multiplies it by its scale, as a word, and adds, where there is one.
-constexpr bool fits_word(int run, bool is_signed, int largest) {
+// Whether one instruction multiplies words by scales and adds them.
 #ifdef ADD_SUMS_OF_PAIRS
-  return !is_signed && 4 * run * 127 * largest <= 32767;
+constexpr bool kAddsScaledWords = true;
 #else
-  return false;
+constexpr bool kAddsScaledWords = false;
 #endif
+
+// Whether it takes the sum of a run's products, for codes up to `largest`: the sum must fit 16 bits.
+constexpr bool fits_word(int run, bool is_signed, int largest) {
+  return kAddsScaledWords && !is_signed && 4 * run * 127 * largest <= 32767;
 }
 
 // What the arithmetic of a panel depends on. Formats of signed codes share theirs.
