@@ -35,6 +35,7 @@ from airllm.bench import measure, op_benchmark
 from airllm.bench.report import duration, figures
 from airllm.formats import FORMATS, Interleaved, Quantized, can_interleave
 from benchmarks import ggml_peer, record
+from tests.support.models import stored
 
 PASSES = 2
 SHAPES = "4096x4096,4096x14336,14336x4096,8192x28672"  # k x n
@@ -100,18 +101,15 @@ def peer_or_reason() -> tuple[ggml_peer.Peer | None, str]:
 
 
 def weight_of(name: str, n: int, k: int) -> Weight:
-    """Random weights; in formats that this tree cannot quantize to, random bits with scales near 0.01."""
+    """Random weights; in formats that this tree cannot quantize to, random bits with scales up to 0.02."""
     rng = np.random.default_rng(n * k)
     if name not in FORMATS:
         return rng.standard_normal((n, k), np.float32).astype(op_benchmark.DTYPES[NAMES[name]])
-    of = FORMATS[name]
-    if of.pack:
-        some = tensor_ops.quantize(rng.standard_normal((256, k), np.float32) * np.float32(0.02), name).data
-        return Quantized(np.tile(some, (-(-n // 256), 1))[:n].copy(), name)
-    blocks = rng.integers(0, 256, (256, k // of.values, of.bytes), np.uint8)
-    for at in of.halves:
-        blocks[..., at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
-    return Quantized(np.tile(blocks.reshape(256, -1), (-(-n // 256), 1))[:n].copy(), name)
+    if FORMATS[name].pack:
+        some = tensor_ops.quantize(rng.standard_normal((256, k), np.float32) * np.float32(0.02), name)
+    else:
+        some = stored.blocks(name, (256, k), seed=n * k)
+    return Quantized(np.tile(some.data, (-(-n // 256), 1))[:n].copy(), name)
 
 
 def memory_of(weight: Weight) -> np.ndarray:
