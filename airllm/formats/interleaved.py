@@ -33,12 +33,16 @@ class Words:
         return np.array(self.order or range(self.count))
 
 
-def _order_of_q6_k() -> tuple[int, ...]:
-    """The scales, which are last in a block, then each word with the word of its high bits."""
-    order = [48, 49, 50, 51]
-    for half in range(2):
-        low, high = range(16 * half, 16 * half + 16), range(32 + 8 * half, 40 + 8 * half)
-        order += [word for pair in zip(low[:8], high, strict=True) for word in pair] + list(low[8:])
+def _split(low: range, high: range, scales: range, halves: int = 1) -> tuple[int, ...]:
+    """Words in the order of their first use: scales, then each word with low bits with that of its high bits.
+
+    In each half the other words with low bits, which need the same eight words with high bits, come last.
+    """
+    order = list(scales)
+    each = len(low) // halves
+    for half in range(halves):
+        some, beside = low[each * half : each * (half + 1)], high[8 * half : 8 * (half + 1)]
+        order += [word for pair in zip(some[:8], beside, strict=True) for word in pair] + list(some[8:])
     return tuple(order)
 
 
@@ -50,10 +54,10 @@ WORDS = {
     "q5_0": Words(2, 5),
     "q5_1": Words(4, 5),
     "q2_k": Words(0, 20),
-    "q3_k": Words(0, 27),
+    "q3_k": Words(0, 27, _split(range(8, 24), range(8), range(24, 27))),
     "q4_k": Words(4, 35),
-    "q5_k": Words(4, 43),
-    "q6_k": Words(0, 52, _order_of_q6_k()),
+    "q5_k": Words(4, 43, _split(range(11, 43), range(3, 11), range(3))),
+    "q6_k": Words(0, 52, _split(range(32), range(32, 48), range(48, 52), halves=2)),
     "iq4_nl": Words(2, 4),
     "iq4_xs": Words(4, 33),
     "mxfp4": Words(1, 4),

@@ -54,14 +54,36 @@ constexpr BlockWords words_of(Format format) {
   }
 }
 
+// The words of a block whose codes have high bits elsewhere: halves of so many words with low bits and eight
+// with high bits, and the words with scales. `first` words of each kind.
+struct SplitWords {
+  int first_low, first_high, first_scale, scales, low_of_half;
+};
+
+constexpr SplitWords split_words(Format format) {
+  switch (format) {
+    case kQ3_K:
+      return {8, 0, 24, 3, 16};
+    case kQ5_K:
+      return {11, 3, 0, 3, 32};
+    case kQ6_K:
+      return {0, 32, 48, 4, 16};
+    default:
+      return {};
+  }
+}
+
 // The place of a word among those of its block: kernels should read memory in order, or the hardware does not
-// prefetch enough. q6_k has its scales last; they come first, then each word with the word of its high bits.
+// prefetch enough. Where high bits are elsewhere, scales come first, then each word with the word of its high
+// bits; the words with low bits that use the same high bits later come last.
 constexpr int place_of_word(Format format, int word) {
-  if (format != kQ6_K) return word;
-  if (word >= 48) return word - 48;
-  const bool high = word >= 32;
-  const int half = high ? (word - 32) / 8 : word / 16, i = high ? word % 8 : word % 16;
-  return 4 + 24 * half + (high ? 2 * i + 1 : i < 8 ? 2 * i : 8 + i);
+  const SplitWords of = split_words(format);
+  if (!of.low_of_half) return word;
+  if (word >= of.first_scale && word < of.first_scale + of.scales) return word - of.first_scale;
+  const bool high = of.first_high > of.first_low ? word >= of.first_high : word < of.first_low;
+  const int number = word - (high ? of.first_high : of.first_low), each = high ? 8 : of.low_of_half;
+  const int i = number % each, half = of.scales + number / each * (of.low_of_half + 8);
+  return half + (high ? 2 * i + 1 : i < 8 ? 2 * i : 8 + i);
 }
 
 // The bytes of a block that are not words, the byte at which they begin, and the bytes of each number.
