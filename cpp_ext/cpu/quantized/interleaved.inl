@@ -56,7 +56,11 @@ struct BandBlock {
     return __builtin_convertvector(*reinterpret_cast<const Bits16InMemory*>(rest + 2 * kBand * number), Int);
   }
   INLINE Int byte() const {
+#ifdef WIDEN_I8  // GCC would extract each byte separately
+    return WIDEN_I8(rest) & 255;
+#else
     return __builtin_convertvector(*reinterpret_cast<const LanesOfBytesInMemory*>(rest), Int) & 255;
+#endif
   }
 };
 
@@ -161,8 +165,6 @@ template <class F>
 struct CodesOf : Codes256<F::kSigned, F::kZero, F::kLargest> {};
 template <>
 struct CodesOf<TQ2_0> : Codes256<false, 1, 3> {};  // the bits, which are one more than the codes
-template <>
-struct CodesOf<MXFP4> : Codes256<true, 0, 12> {};
 
 // Field f of the word with the low bits at byte 4 * word.
 template <class F>
@@ -230,18 +232,16 @@ INLINE Bytes fifth_bits_of(Int bits, int step) {
 
 template <class F>
 INLINE Bytes codes_of_step(const BandBlock<F>& w, int step) {  // of values 4 step to 4 step + 3
-  if constexpr (F::kSigned) {
-    if constexpr (BandBlock<F>::kWords.count == 8)
-      return (Bytes)w.word(F::kLow + 4 * step) ^ (int8_t)kSignedZero;
-    else
-      return from_table(F::levels() ^ (int8_t)kSignedZero,
-                        field((Bytes)w.word(F::kLow + step % 4 * 4), step / 4 * 4, 15));
+  if constexpr (BandBlock<F>::kWords.count == 8) {
+    return (Bytes)w.word(F::kLow + 4 * step) ^ (int8_t)kSignedZero;
   } else {
     const Bytes low = field((Bytes)w.word(F::kLow + step % 4 * 4), step / 4 * 4, 15);
-    if constexpr (!F::kFifth)
-      return low;
-    else
+    if constexpr (F::kHasLevels)
+      return from_table(F::unsigned_levels(), low);
+    else if constexpr (F::kFifth)
       return low | fifth_bits_of(w.word(F::kFifth), step);
+    else
+      return low;
   }
 }
 template <class F>
