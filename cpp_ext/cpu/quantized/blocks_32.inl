@@ -68,7 +68,7 @@ struct BlockOf32 {
   static constexpr Format kFormat = kFormatOf;
   static constexpr int kValues = 32, kBytes = kBlocks[kFormat].bytes, kUnit = 32;
   static constexpr int kFifth = 0, kZero = 0, kBeside = 2;
-  static constexpr bool kSigned = false, kOffset = false;
+  static constexpr bool kSigned = false, kOffset = false, kHasLevels = false;
   static_assert(kBlocks[kFormat].values == kValues);
 
   static INLINE float scale_of(const char* block) { return half_at(block); }
@@ -115,12 +115,15 @@ struct OfNibbles : BlockOf32<F, kFormat> {
   }
 };
 
-// Nibbles that index a table of 16 signed bytes, F::levels().
+// Nibbles that index a table of 16 bytes, F::levels(): signed, or less F::kZero.
 template <class F, Format kFormat>
 struct OfLevels : BlockOf32<F, kFormat> {
   static constexpr int kLargest = 127, kZero = kSignedZero;
-  static constexpr bool kSigned = true;
+  static constexpr bool kSigned = true, kHasLevels = true;
 
+  static INLINE Sixteen unsigned_levels() {  // if there is no product of signed bytes
+    return F::kSigned ? F::levels() ^ (int8_t)kSignedZero : F::levels();
+  }
   template <class Group>
   static INLINE Pair unpack(Group p) {
     const Pair numbers = nibbles<F::kBytes>(p + F::kLow);
@@ -128,7 +131,7 @@ struct OfLevels : BlockOf32<F, kFormat> {
   }
   static INLINE void codes(uint8_t* to, const uint8_t* block, int) {
     const Codes both = load_codes(block + F::kLow);
-    const Sixteen codes = F::levels() ^ (int8_t)kSignedZero;
+    const Sixteen codes = F::unsigned_levels();
     store_codes(to, (Codes)look_up(codes, (Sixteen)(both & (uint8_t)15)));
     store_codes(to + 16, (Codes)look_up(codes, (Sixteen)(both >> 4)));
   }
@@ -171,10 +174,14 @@ struct IQ4_NL : OfLevels<IQ4_NL, kIQ4_NL> {
   }
 };
 
-// The scale of MXFP4 is its first byte e, and half of 2^(e - 127), since the levels are doubled.
+// The scale of MXFP4 is its first byte e, and half of 2^(e - 127), since the levels are doubled. They are
+// small: with 12 added none is negative, and sums of several products still fit 16 bits.
 struct MXFP4 : OfLevels<MXFP4, kMXFP4> {
-  static constexpr int kLow = 1;
-  static INLINE Sixteen levels() { return Sixteen{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; }
+  static constexpr int kLow = 1, kLargest = 24, kZero = 12;
+  static constexpr bool kSigned = false;
+  static INLINE Sixteen levels() {
+    return Sixteen{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12} + (int8_t)kZero;
+  }
 
   // The bits of the scales: 2^-128 and 2^-127 are subnormal.
   static INLINE Int bits_of_scales(Int e) { return e < 2 ? (e + 1) << 21 : (e - 1) << 23; }

@@ -56,7 +56,11 @@ struct BandBlock {
     return __builtin_convertvector(*reinterpret_cast<const Bits16InMemory*>(rest + 2 * kBand * number), Int);
   }
   INLINE Int byte() const {
+#ifdef WIDEN_I8  // GCC would extract each byte separately
+    return WIDEN_I8(rest) & 255;
+#else
     return __builtin_convertvector(*reinterpret_cast<const LanesOfBytesInMemory*>(rest), Int) & 255;
+#endif
   }
 };
 
@@ -161,8 +165,6 @@ template <class F>
 struct CodesOf : Codes256<F::kSigned, F::kZero, F::kLargest> {};
 template <>
 struct CodesOf<TQ2_0> : Codes256<false, 1, 3> {};  // the bits, which are one more than the codes
-template <>
-struct CodesOf<MXFP4> : Codes256<true, 0, 12> {};
 
 // Field f of the word with the low bits at byte 4 * word.
 template <class F>
@@ -230,18 +232,16 @@ INLINE Bytes fifth_bits_of(Int bits, int step) {
 
 template <class F>
 INLINE Bytes codes_of_step(const BandBlock<F>& w, int step) {  // of values 4 step to 4 step + 3
-  if constexpr (F::kSigned) {
-    if constexpr (BandBlock<F>::kWords.count == 8)
-      return (Bytes)w.word(F::kLow + 4 * step) ^ (int8_t)kSignedZero;
-    else
-      return from_table(F::levels() ^ (int8_t)kSignedZero,
-                        field((Bytes)w.word(F::kLow + step % 4 * 4), step / 4 * 4, 15));
+  if constexpr (BandBlock<F>::kWords.count == 8) {
+    return (Bytes)w.word(F::kLow + 4 * step) ^ (int8_t)kSignedZero;
   } else {
     const Bytes low = field((Bytes)w.word(F::kLow + step % 4 * 4), step / 4 * 4, 15);
-    if constexpr (!F::kFifth)
-      return low;
-    else
+    if constexpr (F::kHasLevels)
+      return from_table(F::unsigned_levels(), low);
+    else if constexpr (F::kFifth)
       return low | fifth_bits_of(w.word(F::kFifth), step);
+    else
+      return low;
   }
 }
 template <class F>
@@ -265,6 +265,31 @@ constexpr int steps_in_pairs() {
 #define IN_PAIRS
 #endif
 
+#ifdef IN_PAIRS
+// sum[m] += the products of kRun steps of signed codes with row m of x, times a scale. The instruction takes
+// an unsigned and a signed byte. So x is inverted where a code is negative, which makes it -x - 1: each such
+// product lacks the magnitude of its code, whatever x is. What a run lacks is counted once for all rows. The
+// instruction for signs would compete with the products for the same units.
+template <class F, int kRun, int M>
+INLINE void add_run_of_signed_codes(Int (&sum)[M], const BandBlock<F>& w, int first,
+                                    const int8_t* const (&x)[M], const int* places, Int scale) {
+  Pairs lacking = {};
+#pragma GCC unroll 8
+  for (int i = 0; i < kRun; ++i) {
+    const Bytes code = codes_at(w, first + i), negative = (Bytes)(code < 0);
+    const Bytes magnitude = (code ^ negative) - negative;
+    lacking += PAIRS_U8_I8(magnitude, negative);
+    for (int m = 0; m < M; ++m) {
+      const Bytes four = (Bytes)four_in_all_lanes(x[m] + 4 * places[i]);
+      sum[m] += SUMS_OF_PAIRS(PAIRS_U8_I8(magnitude, four ^ negative), scale);
+      keep_in_register(sum[m]);
+    }
+  }
+  const Int less = SUMS_OF_PAIRS(lacking, scale);
+  for (int m = 0; m < M; ++m) sum[m] -= less;
+}
+#endif
+
 // sum[m] += the products of kRun steps of codes with row m of x, times a scale: an integer, or with IN_PAIRS
 // twice a word. `x` are the values of a row, and `places` the steps in them.
 template <class F, int kRun, int M>
@@ -272,6 +297,8 @@ INLINE void add_run_of_codes(Int (&sum)[M], const BandBlock<F>& w, int first, co
                              const int* places, Int scale) {
 #ifdef IN_PAIRS
   constexpr int kChain = steps_in_pairs<CodesOf<F>, kRun>();
+  if constexpr (CodesOf<F>::kSigned && kChain == 1 && M > 4)
+    return add_run_of_signed_codes<F, kRun, M>(sum, w, first, x, places, scale);
 #pragma GCC unroll 8
   for (int s = 0; s < kRun; s += kChain) {
     Pairs pairs[M] = {};
@@ -421,14 +448,18 @@ void add_band(float (*totals)[kBand], const char* band, const char* const* x, in
   if (kInRegisters) store_totals(sums, 0);
 }
 
-constexpr int kMostRows = VECTORS == 32 ? 8 : 4;  // of x that are multiplied together
+// Rows of x that are multiplied together. Eight share what it takes to unpack a code, four leave registers
+// for sums in pairs and many scales.
+constexpr int kMostRows = 8;
+template <class F>
+constexpr int kRowsTogether = VECTORS == 32 || F::kValues == 32 || CodesOf<F>::kSigned ? kMostRows : 4;
 typedef void AddBand(float (*)[kBand], const char*, const char* const*, int64_t);
 template <class F>
 constexpr AddBand* add_band_of(int64_t rows) {
   return rows == 1   ? add_band<F, 1>
          : rows == 2 ? add_band<F, 2>
          : rows <= 4 ? add_band<F, 4>
-                     : add_band<F, kMostRows>;
+                     : add_band<F, kRowsTogether<F>>;
 }
 
 // Stores the results of packed rows from m0 on with a band, or those of its columns that the part has.
@@ -442,16 +473,24 @@ inline void store_band(const LinearPart& part, int64_t m0, int64_t rows, int64_t
   }
 }
 
-// At most kMostRows packed rows of x from m0 on with a band.
+// How many of the rows that are left are multiplied next: five or six as four and the others, since
+// add_band() takes eight for them. With 32 registers that was not measured.
 template <class F>
-void multiply_band(const LinearPart& part, int64_t m0, int64_t n) {
+INLINE int64_t rows_of_pass(int64_t left) {
+  if (VECTORS < 32 && (left == 5 || left == 6)) return 4;
+  return smaller(kRowsTogether<F>, left);
+}
+
+// Packed rows [m0, m0 + rows) of x with a band; at most kRowsTogether<F>.
+template <class F>
+void multiply_band(const LinearPart& part, int64_t m0, int64_t rows, int64_t n) {
   // Values of k at a time: as many of all rows of x stay in the first cache.
   constexpr int64_t kDepth = 4096, kBlocks = kDepth / F::kValues;
-  alignas(64) float totals[kMostRows][kBand] = {};
-  const int64_t rows = smaller(kMostRows, part.packed_rows() - m0), blocks = part.k / F::kValues;
+  alignas(64) float totals[kRowsTogether<F>][kBand] = {};
+  const int64_t blocks = part.k / F::kValues;
   for (int64_t b = 0; b < blocks; b += kBlocks) {
-    const char* x[kMostRows];
-    for (int64_t m = 0; m < kMostRows; ++m)  // past the last row it is repeated
+    const char* x[kRowsTogether<F>];
+    for (int64_t m = 0; m < kRowsTogether<F>; ++m)  // past the last row it is repeated
       x[m] =
           part.x + (m0 + smaller(m, rows - 1)) * part.x_bytes + b * static_cast<int64_t>(sizeof(RowBlock<F>));
     add_band_of<F>(rows)(totals, band_at<F>(part.weight, part.k, n, b), x, smaller(kBlocks, blocks - b));
@@ -462,7 +501,10 @@ void multiply_band(const LinearPart& part, int64_t m0, int64_t n) {
 template <class F>
 void multiply_bands(const LinearPart& part) {
   for (int64_t n = part.n0 / kBand * kBand; n < part.n1; n += kBand)
-    for (int64_t m = 0; m < part.packed_rows(); m += kMostRows) multiply_band<F>(part, m, n);
+    for (int64_t m = 0, rows; m < part.packed_rows(); m += rows) {
+      rows = rows_of_pass<F>(part.packed_rows() - m);
+      multiply_band<F>(part, m, rows, n);
+    }
 }
 
 // ---- panels
