@@ -39,7 +39,9 @@ def test_a_python_that_uv_installed_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "uv"))
     assert pythons.find("3.99") is None
     found = [
-        executable(tmp_path / "uv" / f"cpython-3.99.{patch}-linux" / "bin" / "python3.99", "echo CPython 3.99")
+        executable(
+            tmp_path / "uv" / f"cpython-3.99.{patch}-linux" / "bin" / "python3.99", "echo CPython 3.99"
+        )
         for patch in ("9", "10", "11+freethreaded")
     ]
     assert pythons.find("3.99") == found[1]

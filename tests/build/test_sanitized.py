@@ -61,19 +61,51 @@ def test_reports_that_count(tmp_path, monkeypatch, text, found):
     assert all(report.startswith(start) for report, start in zip(reports, found, strict=True))
 
 
-def test_the_command_runs_the_tests_and_gives_their_status(tmp_path, monkeypatch):
-    calls = []
+@pytest.fixture
+def processes(tmp_path, monkeypatch):
+    """The tests that the command runs, each in a process; what a test makes there is in the dict."""
+    ran, outcomes = [], {}
 
-    def run(call, **more):
-        calls.append(call)
-        return subprocess.CompletedProcess(call, returncode=len(calls) - 1)
+    def run(call, env, **more):
+        ran.append(call[-1])
+        status, report = outcomes.get(call[-1], (0, ""))
+        if report:
+            Path(env["ASAN_OPTIONS"].rpartition("log_path=")[2] + ".17").write_text(report)
+        return subprocess.CompletedProcess(call, status, stdout="3 passed, 1 skipped in 0.10s\n")
 
+    (tmp_path / "address").mkdir()
     monkeypatch.setattr(sanitized, "MADE", tmp_path)
     monkeypatch.setattr(sanitized, "environment", lambda kind: {})
     monkeypatch.setattr(sanitized.subprocess, "run", run)
     monkeypatch.setattr(sys, "argv", ["sanitized", "address"])
-    assert (sanitized.main(), sanitized.main()) == (0, 1)
-    assert calls[0][-len(sanitized.SANITIZERS["address"].tests) :] == sanitized.SANITIZERS["address"].tests
+    return ran, outcomes
+
+
+def test_the_command_runs_each_file_in_a_process_of_its_own(processes, capsys):
+    ran, _ = processes
+    assert sanitized.main() == 0
+    assert ran == list(sanitized.files(sanitized.SANITIZERS["address"].tests)) and len(ran) == len(set(ran))
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines == [f"{test}: 3 passed, 1 skipped in 0.10s, status 0, no reports" for test in ran]
+    assert last == "address sanitizer: no report"
+
+
+def test_a_file_that_fails_or_has_a_report_stops_no_other_file(processes, capsys):
+    ran, outcomes = processes
+    first, second, *_, last = sanitized.files(sanitized.SANITIZERS["address"].tests)
+    outcomes |= {first: (0, OVERFLOW), last: (1, "")}
+    assert sanitized.main() == 1 and ran[-1] == last
+    said = capsys.readouterr().out
+    assert f"{first}: 3 passed, 1 skipped in 0.10s, status 0, 1 reports" in said and OVERFLOW.strip() in said
+    assert f"{second}: 3 passed, 1 skipped in 0.10s, status 0, no reports" in said
+    assert said.endswith(f"address sanitizer: FAILED: {first} {last}\n")
+
+
+@pytest.mark.parametrize("kind", sanitized.SANITIZERS)
+def test_what_is_listed_is_there(kind):
+    for test in sanitized.files(sanitized.SANITIZERS[kind].tests):
+        path, _, name = test.partition("::")
+        assert name in (Path(sanitized.ROOT) / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(not ALL, reason="compiles for minutes: AIRLLM_TEST_ALL=1, or make sanitize")

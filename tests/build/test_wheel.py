@@ -170,9 +170,6 @@ def readers(tmp_path_factory, real_file):
     folder = tmp_path_factory.mktemp("reader")
     (folder / "notes.txt").write_text("Birds fly.")
     (folder / "model.gguf").symlink_to(real_file)
-    body = {"model": "smollm2", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}
-    request = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    (folder / "requests.jsonl").write_text(json.dumps(request) + "\n")
     a, b = np.full((2, 576), 1e-3, np.float32), np.full((192, 2), 1e-3, np.float32)
     place = "base_model.model.model.layers.0.self_attn.v_proj.lora_"
     (folder / "folder").mkdir()
@@ -213,11 +210,11 @@ OF_A_SERVER = ("airllm serve ", "curl ")
 
 def test_the_readmes_commands_run_from_the_wheel(serving, readers):
     lines = [line for line in commands() if not line.startswith(OF_A_SERVER)]
-    assert len(lines) >= 8 and all("airllm " in line for line in lines), lines
+    assert len(lines) >= 8 and all(re.search("airllm |^echo ", line) for line in lines), lines
     for line in lines:
         answer = in_wheel(serving, readers, line)
         assert answer.returncode == 0, line + checkouts.output_of(answer)
-        silent = ("airllm chat", "airllm batch")  # nobody says anything to the one, the other writes a file
+        silent = ("airllm chat", "airllm batch", "echo ")  # nobody says anything to one, others write files
         assert answer.stdout.strip() or any(name in line for name in silent), line
     (result,) = (readers / "results.jsonl").read_text().splitlines()
     assert json.loads(result)["response"]["status_code"] == 200, result
