@@ -188,8 +188,7 @@ void check_matmul(const cpu::Kernels& kernels, int64_t m, int64_t k, int64_t n) 
   const Reals av = a.values(), bv = b.values();
   Reals exact(m * n);
   for (int64_t i = 0; i < m; ++i)
-    for (int64_t p = 0; p < k; ++p)
-      for (int64_t j = 0; j < n; ++j) exact[i * n + j] += av[i * k + p] * bv[p * n + j];
+    for (int64_t p = 0; p < k; ++p) add_row(&exact[i * n], &bv[p * n], av[i * k + p], n);
   const int64_t cut = n / 2 / 64 * 64, half = m / 2;  // in parts, as threads do it
   float* const workspace =
       static_cast<float*>(cpu::allocate_aligned(64, (kernels.matmul_workspace + 63) / 64 * 64));
