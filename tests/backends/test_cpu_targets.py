@@ -15,9 +15,8 @@ WINE = os.pathsep.join(["/usr/lib/wine", os.environ.get("PATH", "")])  # Debian 
 def test_neon_kernels_on_an_emulated_arm(tmp_path):
     cxx, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64-static")
     needs("neon", cxx and emulator, "aarch64-linux-gnu-g++ or qemu-aarch64-static is not installed")
-    program = compile_program(
-        tmp_path, cxx, "-Og", "-static"
-    )  # -O1: compiles 2.5 times as long, runs no faster
+    # with -O1 it compiles 2.5 times as long, and runs no faster
+    program = compile_program(tmp_path, cxx, "-Og", "-static")
     printed = passes(emulator, "-cpu", "cortex-a53", program)  # which has no dot products
     assert "neon: " in printed and "neon_dotprod" not in printed
     # what it shares with neon, most of it, was checked there: the same functions of one program
