@@ -52,7 +52,12 @@ SANITIZERS = {
         },
         log="ASAN_OPTIONS",
         tests=[
-            *("tests/ops/test_norms.py", "tests/ops/test_attention_arrays.py", "tests/ops/test_formats.py"),
+            *(
+                "tests/ops/test_norms.py",
+                "tests/ops/test_attention_arrays.py",
+                "tests/ops/test_formats.py",
+                "tests/ops/test_quantized.py",
+            ),
             *(
                 "tests/ops/test_linear.py",
                 "tests/engine/native_calls",

@@ -1,8 +1,9 @@
-"""What tests of the configuration share."""
+"""What tests of the configuration share, and those of the C++ backend's module."""
 
 import pytest
+from environment import needs
 
-from airllm.backends import config
+from airllm.backends import config, open_backend
 
 
 @pytest.fixture
@@ -21,3 +22,11 @@ def places(tmp_path, monkeypatch):
         "checkout": checkout / "backend.json",
         "user": tmp_path / "home" / "airllm" / "backend.json",
     }
+
+
+@pytest.fixture
+def binary():
+    """The file of the C++ backend's module."""
+    module = open_backend("cpp").module
+    needs("cpp", module, "tensor_ops_cpp is not built")
+    return module.__file__

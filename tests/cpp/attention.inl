@@ -9,9 +9,7 @@ Reals attention(const cpu::Attention& all, const Reals& q, const Reals& k, const
       Reals row(all.e), p(all.s, -INFINITY);
       double top = -INFINITY, sum = 0;
       for (int64_t j = std::max<int64_t>(0, i + all.low); j < std::min(all.s, i + all.high + 1); ++j) {
-        double score = 0;
-        for (int64_t x = 0; x < all.d; ++x) score += q[(h * all.t + i) * all.d + x] * k[j * all.d + x];
-        score *= all.scale;
+        double score = dot(&q[(h * all.t + i) * all.d], &k[j * all.d], all.d) * all.scale;
         if (all.softcap) score = all.softcap * std::tanh(score / all.softcap);
         p[j] = score + (mask.empty() ? 0 : mask[i * all.s + j]);
         top = std::max(top, p[j]);
@@ -21,8 +19,7 @@ Reals attention(const cpu::Attention& all, const Reals& q, const Reals& k, const
         sum = std::exp(sinks[h] - top);
       }
       for (double& each : p) sum += each = std::isinf(top) ? 0 : std::exp(each - top);
-      for (int64_t j = 0; j < all.s; ++j)
-        for (int64_t x = 0; x < all.e && sum > 0; ++x) row[x] += p[j] / sum * v[j * all.e + x];
+      for (int64_t j = 0; j < all.s && sum > 0; ++j) add_row(row.data(), &v[j * all.e], p[j] / sum, all.e);
       out.insert(out.end(), row.begin(), row.end());
     }
   return out;

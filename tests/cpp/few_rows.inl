@@ -61,12 +61,8 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
   const Block<float> bias = sample<float>(n);
   Block<float> values(n * k);
   kernels.stored.dequantize(format, values.data.get(), bytes, n * k);
-  Reals exact(m * n);
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < n; ++j) {
-      exact[i * n + j] = bias.data[j];
-      for (int64_t p = 0; p < k; ++p) exact[i * n + j] += value(x.data[i * k + p]) * values.data[j * k + p];
-    }
+  Reals exact = products_of_rows(x.values(), values.values(), k);
+  for (int64_t i = 0; i < m * n; ++i) exact[i] += bias.data[i % n];
   const int64_t packed = products.packed_bytes(format, k);
   const AlignedBytes rows((with_rounding_error ? 2 : 1) * m * packed);
   pack_rows(kernels, interleaved, format, rows.data, x, k, with_rounding_error);

@@ -59,18 +59,41 @@ struct Block {
   explicit Block(int64_t n_) : data(new T[n_]), n(n_) {}
   Reals values() const {
     Reals all(n);
-    for (int64_t i = 0; i < n; ++i) all[i] = value(data[i]);
+    const T* const from = data.get();
+    double* const to = all.data();
+    for (int64_t i = 0; i < n; ++i) to[i] = value(from[i]);
     return all;
   }
 };
+
+// Programs are compiled unoptimized and run on emulators: loops over many numbers are of plain pointers, for
+// an element of a Block or of a vector costs several calls there.
+double dot(const double* a, const double* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void add_row(double* sum, const double* row, double times, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += times * row[i];
+}
+
+// The products of each row of x (m, k) with each of w (n, k).
+Reals products_of_rows(const Reals& x, const Reals& w, int64_t k) {
+  Reals all;
+  for (size_t i = 0; i < x.size(); i += k)
+    for (size_t j = 0; j < w.size(); j += k) all.push_back(dot(&x[i], &w[j], k));
+  return all;
+}
 
 template <class T>
 Block<T> sample(int64_t n) {
   static uint64_t state = 1;
   Block<T> block(n);
+  T* const to = block.data.get();
   for (int64_t i = 0; i < n; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    block.data[i] = Type<T>::made((static_cast<double>(state >> 40) / (1 << 23) - 1) * 4);
+    to[i] = Type<T>::made((static_cast<double>(state >> 40) / (1 << 23) - 1) * 4);
   }
   return block;
 }
@@ -79,9 +102,14 @@ template <class T>
 void compare(const char* isa, const char* what, const Block<T>& got, const Reals& exact,
              double within = Type<T>::tolerance) {
   double scale = 1e-30, worst = 0;
-  for (double e : exact) scale = std::max(scale, std::fabs(e));
+  const T* const found = got.data.get();
+  const double* const expected = exact.data();
   for (int64_t i = 0; i < got.n; ++i) {
-    const double difference = std::fabs(value(got.data[i]) - exact[i]);
+    const double size = std::fabs(expected[i]);
+    if (size > scale) scale = size;
+  }
+  for (int64_t i = 0; i < got.n; ++i) {
+    const double difference = std::fabs(value(found[i]) - expected[i]);
     const double error = difference <= Type<T>::step / 2 ? 0 : difference / scale;
     worst = error > worst || std::isnan(error) ? error : worst;
   }

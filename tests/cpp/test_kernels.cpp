@@ -1,7 +1,8 @@
 // Runs every CPU kernel of every instruction set that this CPU has, without Python, against definitions
 // in double precision. Every array is its own heap block of its exact size, so that AddressSanitizer sees
 // one element too far; without it, guard elements after the results do. Arguments name the sets that are
-// run, and "float32" if that dtype is enough. Prints what ran; exits 1 on a wrong value.
+// run, "-" and a set whose kernels another run has checked, and "float32" if that dtype is enough. Prints
+// what ran; exits 1 on a wrong value.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -188,8 +189,7 @@ void check_matmul(const cpu::Kernels& kernels, int64_t m, int64_t k, int64_t n) 
   const Reals av = a.values(), bv = b.values();
   Reals exact(m * n);
   for (int64_t i = 0; i < m; ++i)
-    for (int64_t p = 0; p < k; ++p)
-      for (int64_t j = 0; j < n; ++j) exact[i * n + j] += av[i * k + p] * bv[p * n + j];
+    for (int64_t p = 0; p < k; ++p) add_row(&exact[i * n], &bv[p * n], av[i * k + p], n);
   const int64_t cut = n / 2 / 64 * 64, half = m / 2;  // in parts, as threads do it
   float* const workspace =
       static_cast<float*>(cpu::allocate_aligned(64, (kernels.matmul_workspace + 63) / 64 * 64));
@@ -247,12 +247,17 @@ void check_elements(const cpu::Kernels& kernels, int64_t n) {
 #include "attention.inl"
 #include "streams.inl"
 
+// Whether kernels are only noted as checked: by another run, on another CPU.
+bool checked_elsewhere = false;
+
 // Whether one of these kernels was not checked before: a set that extends another one has most of its
 // kernels.
 template <class... Kernel>
 bool is_new(const char* what, DType dtype, Kernel*... kernels) {
   static std::set<std::pair<std::string, std::vector<const void*>>> checked;
-  return checked.insert({what + std::to_string(dtype), {reinterpret_cast<const void*>(kernels)...}}).second;
+  const bool added =
+      checked.insert({what + std::to_string(dtype), {reinterpret_cast<const void*>(kernels)...}}).second;
+  return added && !checked_elsewhere;
 }
 
 template <class T>
@@ -277,25 +282,33 @@ void check_all(const cpu::Kernels& kernels) {
     check_matmul<T>(kernels, m, k, n);
 }
 
+void check_set(const cpu::Kernels& kernels, bool every_dtype) {
+  check_all<float>(kernels);
+  if (every_dtype) {
+    check_all<Float16>(kernels);
+    check_all<BFloat16>(kernels);
+  }
+  if (is_new("attention to blocks", cpu::kFloat32, kernels.attention.few_rows[cpu::kQ8_0]))
+    check_attentions_to_blocks(kernels);
+}
+
 #include "threads.inl"
 
 }  // namespace
 
 // Of all instruction sets that run here, or of those that are named.
 int main(int count, char** names) {
-  const auto named = [&](const char* name) {
-    return std::find(names + 1, names + count, std::string(name)) != names + count;
+  const auto named = [&](const std::string& name) {
+    return std::find(names + 1, names + count, name) != names + count;
   };
+  checked_elsewhere = true;
+  for (const cpu::Kernels* kernels : cpu::supported_sets())
+    if (named(std::string("-") + kernels->isa)) check_set(*kernels, true);
+  checked_elsewhere = false;
   for (const cpu::Kernels* kernels : cpu::supported_sets()) {
     if (count > 1 && !named(kernels->isa)) continue;
     const int before = checks;
-    check_all<float>(*kernels);
-    if (!named("float32")) {
-      check_all<Float16>(*kernels);
-      check_all<BFloat16>(*kernels);
-    }
-    if (is_new("attention to blocks", cpu::kFloat32, kernels->attention.few_rows[cpu::kQ8_0]))
-      check_attentions_to_blocks(*kernels);
+    check_set(*kernels, !named("float32"));
     if (std::strcmp(kernels->isa, "neon_i8mm") == 0) check_same_bits(*kernels, *cpu::supported_sets()[1]);
     std::printf("%s: %d checks\n", kernels->isa, checks - before);
   }

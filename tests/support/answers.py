@@ -1,0 +1,37 @@
+"""What tests of answers share: the forms of calls, and reading an answer piece by piece."""
+
+from airllm.text.answers import AnswerReader
+from airllm.text.tools.formats import (
+    COHERE,
+    COMMAND_R,
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
+    GRANITE,
+    HERMES,
+    HUNYUAN,
+    KIMI,
+    LLAMA,
+    MISTRAL_ARGS,
+    MISTRAL_LIST,
+    NEMOTRON,
+)
+
+FORMATS = (
+    HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE, HUNYUAN, NEMOTRON,
+    COMMAND_R, GRANITE,
+)  # fmt: skip
+
+
+def read_in_pieces(reader: AnswerReader, pieces: list[str]) -> tuple[str, str, list[tuple[str, str]]]:
+    """The text, the thoughts, and the names and arguments of calls."""
+    text = reasoning = ""
+    calls: dict[int, tuple[str, str]] = {}
+    for i, piece in enumerate(pieces):
+        delta = reader.read(piece, i == len(pieces) - 1)
+        text, reasoning = text + delta.text, reasoning + delta.reasoning
+        for call in delta.calls:
+            name, arguments = calls.get(call.index, ("", ""))
+            assert (call.id is None) == (call.name is None) == (call.index in calls)
+            calls[call.index] = (call.name or name, arguments + call.arguments)
+    assert reader.calls == len(calls)
+    return text, reasoning, [calls[i] for i in range(len(calls))]
