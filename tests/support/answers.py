@@ -1,4 +1,6 @@
-"""What tests of answers share: the forms of calls, and reading an answer piece by piece."""
+"""What tests of answers share: forms of calls, tools and a question, and reading an answer piece by piece."""
+
+import itertools
 
 from airllm.text.answers import AnswerReader
 from airllm.text.tools.formats import (
@@ -20,6 +22,12 @@ FORMATS = (
     HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE, HUNYUAN, NEMOTRON,
     COMMAND_R, GRANITE,
 )  # fmt: skip
+CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}, "required": ["city"],
+        "additionalProperties": False}  # fmt: skip
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Now", "parameters": CITY}},
+         {"type": "function", "function": {"name": "now", "description": None}}]  # fmt: skip
+QUESTION = [{"role": "user", "content": "How are you?"}]
+TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
 
 
 def read_in_pieces(reader: AnswerReader, pieces: list[str]) -> tuple[str, str, list[tuple[str, str]]]:
@@ -35,3 +43,8 @@ def read_in_pieces(reader: AnswerReader, pieces: list[str]) -> tuple[str, str, l
             calls[call.index] = (call.name or name, arguments + call.arguments)
     assert reader.calls == len(calls)
     return text, reasoning, [calls[i] for i in range(len(calls))]
+
+
+def cuts(text: str, places: list[int]) -> list[str]:
+    ends = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(ends)]

@@ -26,16 +26,10 @@ from airllm.text.tools.formats import (
     NEMOTRON,
     format_of,
 )
-from tests.support.answers import FORMATS, read_in_pieces
+from tests.support.answers import CITY, FORMATS, QUESTION, TOOLS, TURNS, read_in_pieces
 from tests.support.engines.random_texts import allowed, generate
 from tests.support.models import speaking_model
 
-CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}, "required": ["city"],
-        "additionalProperties": False}  # fmt: skip
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Now", "parameters": CITY}},
-         {"type": "function", "function": {"name": "now", "description": None}}]  # fmt: skip
-QUESTION = [{"role": "user", "content": "How are you?"}]
-TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
 TEMPLATES = {
     HERMES: "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}" + TURNS,
     MISTRAL_LIST: "{% if tools %}{{ tools | tojson }}[TOOL_CALLS]{% endif %}" + TURNS,

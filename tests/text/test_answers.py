@@ -1,7 +1,5 @@
 """Answers: thoughts, text and tool calls, whole and in any pieces."""
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,15 +19,10 @@ from airllm.text.tools.formats import (
     NEMOTRON,
 )
 from airllm.text.tools.reader import ToolCallReader
-from tests.support.answers import FORMATS, read_in_pieces
+from tests.support.answers import FORMATS, cuts, read_in_pieces
 
 THINK = ReasoningTags("<think>", "</think>")
 ARGUMENTS = ('{"city": "Rome"}', "{}", '{"a": {"b": "}\\"]{"}, "c": "\\\\"}', '{"x": "</tool_call>"}')
-
-
-def cuts(text: str, places: list[int]) -> list[str]:
-    ends = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [text[a:b] for a, b in itertools.pairwise(ends)]
 
 
 # ------------------------------------------------------------------------------------------------ calls

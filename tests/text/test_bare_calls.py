@@ -15,9 +15,9 @@ from airllm.text.grammar import Grammars
 from airllm.text.tools.bare_formats import GEMMA, bare_format_of
 from airllm.text.tools.bare_reader import BareCallReader
 from airllm.text.tools.values import value_of
+from tests.support.answers import QUESTION, read_in_pieces
 from tests.support.engines import random_texts
 from tests.support.models import speaking_model
-from tests.text.test_answers import QUESTION, read_in_pieces
 
 MARKERS = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
 SCHEMA = {

@@ -9,8 +9,8 @@ from airllm.text.chat_template import ChatTemplate
 from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.tools.formats import HUNYUAN, NEMOTRON
 from airllm.text.tools.reader import ToolCallReader
+from tests.support.answers import QUESTION, TOOLS, read_in_pieces
 from tests.support.models import speaking_model
-from tests.text.test_answers import QUESTION, TOOLS, read_in_pieces
 
 CALLS = [("weather", '{"city": "Rome"}'), ("now", "{}")]
 MADE = [{"function": {"name": name, "arguments": text}} for name, text in CALLS]

@@ -13,9 +13,9 @@ from airllm.text.chat_template import ChatTemplate
 from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import Grammars
 from airllm.text.tools.formats import COMMAND_R, HERMES, KIMI, MISTRAL_ARGS, ToolFormat
+from tests.support.answers import QUESTION, TOOLS, read_in_pieces
 from tests.support.engines.random_texts import allowed
 from tests.support.models import speaking_model
-from tests.text.test_answers import QUESTION, TOOLS, read_in_pieces
 
 CALLS = [("weather", '{"city": "Rome"}'), ("now", "{}")]
 IDS = ("functions.weather:0", "functions.now:1")  # as Kimi numbers calls

@@ -14,12 +14,12 @@ import pytest
 from airllm.text.answers import AnswerFormat, AnswerReader
 from airllm.text.chat_template import ChatTemplate
 from airllm.text.grammar import Grammars
+from tests.support.answers import QUESTION, cuts, read_in_pieces
 from tests.support.engines import random_texts
 from tests.support.engines.random_texts import generate
 from tests.text import test_bare_calls as bare
 from tests.text import test_python_calls as python
 from tests.text import test_xml_calls as xml
-from tests.text.test_answers import QUESTION, cuts, read_in_pieces
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from airllm.text.tools.formats import LFM2_JSON, format_of
 from airllm.text.tools.python_formats import LFM2, python_format_of, python_value_of
 from airllm.text.tools.python_reader import PythonCallReader
 from airllm.text.tools.values import value_of
+from tests.support.answers import QUESTION, cuts, read_in_pieces
 from tests.support.engines import random_texts
-from tests.text.test_answers import QUESTION, cuts, read_in_pieces
 from tests.text.test_bare_calls import tokenizer_with, tools_with
 
 BEGIN, END = "<|tool_call_start|>", "<|tool_call_end|>"

@@ -18,8 +18,8 @@ from airllm.text.chat_template import (
 )
 from airllm.text.folder_tokenizer import folder_tokenizer
 from airllm.text.grammar import Grammars
+from tests.support.answers import TOOLS, TURNS
 from tests.support.models import speaking_model
-from tests.text.test_answers import TOOLS, TURNS
 
 HERE = Path("model.gguf")
 CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": {"a": "é"}}}

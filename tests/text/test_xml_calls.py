@@ -21,9 +21,9 @@ from airllm.text.tools.xml_formats import (
     xml_format_of,
 )
 from airllm.text.tools.xml_reader import XmlCallReader
+from tests.support.answers import QUESTION, TURNS, read_in_pieces
 from tests.support.engines.random_texts import allowed
 from tests.support.models import speaking_model
-from tests.text.test_answers import QUESTION, TURNS, read_in_pieces
 
 FORMATS = (QWEN_XML, SEED_XML, GLM_XML, GLM47_XML, MINIMAX_XML, DSML)
 SCHEMA = {
