@@ -6,6 +6,7 @@ from pathlib import Path
 
 FORMS = {"gpu": "gpu", "cpu": "cpu_devices"}  # the folder of each
 FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear", "experts")
+_KINDS = ("EXPERT", "SHARED", "UP", "SHARED_UP")  # of the matrices of kernels with several formats
 _FORMAT = re.compile(r"^  FORMAT\((\w+), (\d+), (\d+), (\d+), ", re.MULTILINE)
 _INCLUDE = re.compile(r'^#(?:define BODY "(?P<body>.+)"|include (?:"(?P<file>.+)"|BODY))$', re.MULTILINE)
 
@@ -20,15 +21,18 @@ def folder() -> Path:
 def text(form: str, family: str) -> str:
     """The source of a family of kernels for a form, "gpu" or "cpu". "experts.FORMAT": the products with
     experts of a format. "mixture.FORMAT.SHARED": experts in two launches, with a shared expert of a format;
-    a third format is that of what gates multiply. "linear_two.FORMAT.OTHER": products with matrices of two.
-    "linear_two.FORMAT.SHARED": products with matrices of two formats.
+    further formats are those of what gates multiply, of experts and of the shared one, where they are apart.
+    "linear_beside.FORMAT.SECOND": the products of a row with matrices of these formats, at most three.
     """
     name, *of = family.split(".")
-    kinds = "EXPERT", "SHARED", "UP"
-    before = [f"#define {kind}_FORMAT {each}\n" for kind, each in zip(kinds, of, strict=False)]
-    apart = (kind for i, kind in enumerate(kinds[: len(of)]) if of[i] not in of[:i] and i)
-    before += [f"#define {kind}_APART\n" for kind in apart]
-    before += ["#define UP_ALONE\n"] if len(of) == len(kinds) else []
+    before = []
+    for i, (kind, each) in enumerate(zip(_KINDS, of, strict=False)):
+        if each:
+            before.append(f"#define {kind}_FORMAT {each}\n")
+        if each and i and each not in of[:i]:
+            before.append(f"#define {kind}_APART\n")
+        if each and i >= _KINDS.index("UP"):
+            before.append(f"#define {kind}_ALONE\n")
     if form == "cpu":
         before.append("#define ONE_WORK_ITEM\n")
     return "".join(before) + _resolve_includes(folder() / FORMS[form] / f"{name}.h")

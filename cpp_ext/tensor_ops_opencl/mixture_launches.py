@@ -1,5 +1,5 @@
-"""The launches of a layer's experts for a few rows, see `airllm.backends.device.mixture`; and the product of
-a row with matrices of two formats, whose kernels are compiled alike.
+"""The launches of a layer's experts for a few rows, see `airllm.backends.device.mixture`; and the products
+of a row with matrices of several formats, whose kernels are compiled alike.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,8 @@ from tensor_ops_opencl.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, Pl
 _GROUP = 64
 _MOST_GROUPS = 2**20
 _GROUPS_OF_UNIT = 16  # on a GPU, so that few of them make the choice
+_NORMS_OF_UNIT = 8  # on a GPU, of products whose groups compute the norm before them
+_OTHERS = ("shared", "up", "shared_up")  # matrices beside `weight`, of formats of their own
 _ROUTERS_OF_UNIT = 4  # work-groups of a CPU device that compute the norm
 
 
@@ -24,7 +26,7 @@ def plan(
     form: str,
     units: int,
 ) -> Plan:
-    """One of "norm_route", "mixture_up", "mixture_down" and "linear_two"."""
+    """One of "norm_route", "mixture_up", "mixture_down" and "linear_beside"."""
     return LAUNCHES[op](arrays, outs, numbers, form, units)
 
 
@@ -55,9 +57,10 @@ def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: 
     weight, rows, k = arrays["weight"], len(arrays["logits"]), arrays["x"].shape[1]
     shared = arrays.get("shared")
     n = weight.shape[1] // (1 if "up" in arrays else 2)
-    shared_n = shared.shape[0] // 2 if shared is not None else 0
+    shared_n = shared.shape[0] // (1 if "shared_up" in arrays else 2) if shared is not None else 0
+    given = ("x", "logits", "selection_bias", "scales", "weight", "up", "bias", "shared", "shared_up")
     memory = (
-        *_given(arrays, "x", "logits", "selection_bias", "scales", "weight", "up", "bias", "shared"),
+        *_given(arrays, *given),
         "out",
         "ids",
         "weights",
@@ -75,7 +78,8 @@ def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: 
         *gate,
     )
     tasks = numbers["used"] * n + shared_n
-    return Plan((_launch("mixture_up", arrays, arguments, (k, k), rows, tasks, form, units),))
+    most = _GROUPS_OF_UNIT * units
+    return Plan((_launch("mixture_up", arrays, arguments, (k,), rows, tasks, form, units, most),))
 
 
 def _down(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int) -> Plan:
@@ -85,47 +89,56 @@ def _down(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form
     memory = (*_given(arrays, "x", "ids", "weights", "weight", "bias", "shared"), "out")
     arguments = (*memory, *_numbers(rows, used, n, shared_n, width, numbers["shared_to"]))
     tasks = ceil_div(width, 2) * (2 if numbers["shared_to"] else 1)
-    return Plan((_launch("mixture_down", arrays, arguments, (n, shared_n), rows, tasks, form, units),))
+    most = _GROUPS_OF_UNIT * units
+    return Plan((_launch("mixture_down", arrays, arguments, (n, shared_n), rows, tasks, form, units, most),))
 
 
-def _linear_two(
+def _linear_beside(
     arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
 ) -> Plan:
-    """The products of one row with `weight`, then with `shared`; with an activation, the first gate those, or
-    `factors`, or ones.
+    """The products of a row with `weight`, then with `shared` and `up`; with an activation, the first gate
+    those of `shared`, or if `paired` of the other half of `weight`, or `factors`, or ones. If there are
+    `rows`, each work-group has the row, a norm of a sum, in memory of its own.
     """
     (n, k), activation = arrays["weight"].shape, numbers["activation"]
-    more = arrays["shared"].shape[0] if "shared" in arrays else 0
-    memory = (*_given(arrays, "x", "weight", "shared", "factors", "bias"), "out")
-    arguments = (*memory, *_numbers(n, more, k), np.uint32(activation))
-    tasks = n if activation else ceil_div(n, 2) + ceil_div(more, 2)
-    return Plan((_launch("linear_two", arrays, arguments, (k, k), 1, tasks, form, units),))
+    sizes = [
+        n // (1 + numbers["paired"]),
+        *(arrays[name].shape[0] if name in arrays else 0 for name in _OTHERS[:2]),
+    ]
+    tasks = sizes[0] if activation else sum(ceil_div(each, 2) for each in sizes)
+    own = "own" if "rows" in outs else None
+    names = ("x", "post", "residual", "scale", "norm", "weight", "shared", "up", "factors", "bias")
+    memory = (*_given(arrays, *names), "rows" if own else None, "out", own)
+    apart = outs["rows"].shape[1] if own else 0
+    floats = np.float32(numbers["eps"]), np.float32(numbers["factor"])
+    flags = np.uint32(activation), np.uint32(numbers["paired"])
+    most = _NORMS_OF_UNIT * units if own else _MOST_GROUPS
+    arguments = (*memory, *_numbers(*sizes, k, apart), *floats, *flags)
+    launch = _launch("linear_beside", arrays, arguments, (k,), 1, tasks, form, units, most)
+    return Plan((launch,), {"own": 4 * launch.groups * k} if own else {})
 
 
 def _launch(
     kernel: str,
     arrays: Mapping[str, Any],
     arguments: tuple,
-    lengths: tuple[int, int],
+    lengths: tuple[int, ...],
     rows: int,
     tasks: int,
     form: str,
     units: int,
+    most: int,
 ) -> Launch:
-    """The kernel for the formats of experts and shared expert, whose rows have these lengths. `tasks`: of
-    each of the rows of x.
+    """The kernel for the formats of its matrices, whose rows have these lengths. `tasks`: of each of the rows
+    of x; `most`: groups of a GPU.
     """
     name = _format(arrays["weight"])
-    shared = _format(arrays["shared"]) if "shared" in arrays else name
-    family = f"{'linear_two' if kernel == 'linear_two' else 'mixture'}.{name}.{shared}"
-    formats = {name, shared}
-    if "up" in arrays:
-        formats.add(up := _format(arrays["up"]))
-        family += f".{up}"
+    formats = [name, *(_format(arrays[other]) if other in arrays else "" for other in _OTHERS)]
+    formats[1] = formats[1] or name
+    family = f"{'linear_beside' if kernel == 'linear_beside' else 'mixture'}.{'.'.join(formats).rstrip('.')}"
     if form == "gpu":
-        most = _GROUPS_OF_UNIT * units if kernel != "linear_two" else _MOST_GROUPS
         return Launch(family, kernel, arguments, rows * min(tasks, ceil_div(most, rows)), _GROUP)
-    vectors = formats <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
+    vectors = set(filter(None, formats)) <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
     return Launch(
         family, f"cpu_{kernel}" if vectors else kernel, arguments, rows * min(tasks, SHARES * units)
     )
@@ -143,4 +156,4 @@ def _numbers(*counts: int) -> tuple:
     return tuple(np.uint64(count) for count in counts)
 
 
-LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_two": _linear_two}
+LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_beside": _linear_beside}

@@ -18,6 +18,7 @@ from tensor_ops_opencl.launches import KERNELS, Call, Plan, plan_of
 from tensor_ops_opencl.selection import choice
 
 _GROUP, _MOST_GROUPS = 256, 2**16
+_WIDEST_NORM = 4096  # of a GPU, whose many groups each compute the norm of a row before they multiply it
 _LARGE = 1 << 22  # bytes: the pool rounds sizes up, and keeps what is freed
 # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY, CL_INVALID_BUFFER_SIZE
 _NO_MEMORY = (-4, -5, -6, -61)
@@ -164,7 +165,8 @@ class OpenCLPlace:
         return op in KERNELS
 
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
-        return True
+        of_gpu = self._program.form == "gpu"
+        return name != "normed_linear" or not of_gpu or arrays["x"].shape[1] <= _WIDEST_NORM
 
     def formats(self) -> Sequence[str]:
         return list(stored_formats())

@@ -246,7 +246,7 @@ class Engine:
         return self.handle.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
 
     def _pipeline(self, launch: Launch) -> Any:
-        formats = launch.format, launch.shared_format, launch.up_format
+        formats = launch.format, launch.shared_format, launch.up_format, launch.shared_up_format
         key = launch.kernel, launch.group, launch.reads_blocks, *formats, launch.lanes, launch.missing
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(launch)

@@ -61,9 +61,17 @@ _CASE = "case {number}u: {{ return {name}(i / {values}u * {bytes}u, i % {values}
 # The product of 32 values of an array of blocks, from 32 * `unit` on, with values of a from `at` on.
 _ONE_FORMAT = """
 const LANES = {lanes}u;
-fn a_quad(i: u32) -> vec4<f32> {{
+"""
+_ROW = """
+fn row_at(i: u32) -> f32 {
+  return bitcast<f32>(a_words[i]);
+}
+fn a_quad(i: u32) -> vec4<f32> {
   return bitcast<vec4<f32>>(vec4<u32>(a_words[i], a_words[i + 1u], a_words[i + 2u], a_words[i + 3u]));
-}}
+}
+"""
+_GIVEN_ROW = """
+fn prepare_row(lid: u32, group: u32) {}
 """
 _BLOCK_PRODUCT = """
 fn product(unit: u32, at: u32) -> f32 {{
@@ -101,13 +109,14 @@ _FLOAT_PRODUCT = """
 fn product(unit: u32, at: u32) -> f32 {{
   var sum = 0.0;
   for (var i = 0u; i < 32u; i++) {{
-    sum += {stored}_at(32u * unit + i) * bitcast<f32>(a_words[at + i]);
+    sum += {stored}_at(32u * unit + i) * row_at(at + i);
   }}
   return sum;
 }}
 """
-_OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_two")
-_BY_COLUMNS = ("linear_blocks", "linear_experts_blocks", "mixture_up", "linear_two")
+_OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_beside", "normed_linear")
+_BY_COLUMNS = ("linear_blocks", "linear_experts_blocks", "mixture_up", "linear_beside", "normed_linear")
+_WITH_UP = ("mixture_up", "linear_beside", "normed_linear")
 _CHOICES = ("choose_experts", "mixture_up")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
@@ -130,7 +139,11 @@ def text(launch: Launch) -> str:
     if launch.kernel in _OF_TWO_FORMATS:
         parts += _of_mixture(launch)
     elif launch.format:
-        parts += [_ONE_FORMAT.format(lanes=launch.lanes), _one_format(launch.kernel, launch.format, stored)]
+        parts += [
+            _ONE_FORMAT.format(lanes=launch.lanes),
+            _ROW,
+            _one_format(launch.kernel, launch.format, stored),
+        ]
     elif stored:
         parts += [_file("formats").replace("ARRAY", stored), _block_value()]
     if launch.kernel == "matmul_tile":
@@ -140,7 +153,10 @@ def text(launch: Launch) -> str:
         parts.append(_file("columns"))
     if launch.kernel in _CHOICES:
         parts.append(_file("choice"))
-    return "\n".join([*parts, _file(launch.kernel)])
+    if launch.kernel == "linear_beside":
+        parts.append(_GIVEN_ROW)
+    own = "linear_beside" if launch.kernel == "normed_linear" else launch.kernel
+    return "\n".join([*parts, _file(own)])
 
 
 def _one_format(kernel: str, name: str, stored: str) -> str:
@@ -157,8 +173,8 @@ def _one_format(kernel: str, name: str, stored: str) -> str:
 
 
 def _of_mixture(launch: Launch) -> list[str]:
-    """The products of experts' weights, `product_shared` of the shared expert's, and `product_up` of what
-    gates multiply: of blocks, or floats.
+    """The products of experts' weights, `product_shared` of the shared expert's, `product_up` and
+    `product_shared_up` of what their gates multiply: of blocks, or floats.
     """
 
     def products(name: str, stored: str) -> str:
@@ -169,9 +185,14 @@ def _of_mixture(launch: Launch) -> list[str]:
         names = "|".join(_FUNCTIONS.findall(found))
         return re.sub(rf"\b({names})\(", rf"\1_{stored}(", found)
 
-    parts = [_ONE_FORMAT.format(lanes=launch.lanes), products(launch.format, "b")]
+    row = _file("normed_row") if launch.kernel == "normed_linear" else _ROW
+    parts = [_ONE_FORMAT.format(lanes=launch.lanes), row, products(launch.format, "b")]
     parts.append(renamed(launch.shared_format, "shared"))
-    return [*parts, renamed(launch.up_format, "up")] if launch.kernel == "mixture_up" else parts
+    if launch.kernel in _WITH_UP:
+        parts.append(renamed(launch.up_format, "up"))
+    if launch.kernel == "mixture_up":
+        parts.append(renamed(launch.shared_up_format, "shared_up"))
+    return parts
 
 
 @functools.cache

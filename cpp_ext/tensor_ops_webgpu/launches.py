@@ -30,7 +30,7 @@ _ERF = 3
 # Inputs that may be in a block format.
 STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
 _OF_EXPERTS = ("linear_experts", "linear_experts_blocks", "mixture_up", "mixture_down")
-STORED |= dict.fromkeys((*_OF_EXPERTS, "linear_two"), "b")
+STORED |= dict.fromkeys((*_OF_EXPERTS, "linear_beside", "normed_linear"), "b")
 # Formats that linear_blocks reads as words, 32 values at a time: a kernel for each, since that is faster. The
 # first have no loops in it.
 BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
@@ -48,7 +48,8 @@ class Launch:
     memory, or None for an array that was not given. `steps` is the maximum of loop iterations in an
     invocation. An invocation writes pairs of neighbours; with `by_row`, pairs within a row, so two rows may
     share a word. `format`: the only one that the kernel reads, if it is made for one. `shared_format`: that
-    of its array of a shared expert; `up_format`: of what the gates of experts multiply, if that is apart.
+    of its array of a shared expert; `up_format` and `shared_up_format`: of what the gates of experts and of
+    the shared one multiply, if that is apart.
     """
 
     kernel: str
@@ -63,6 +64,7 @@ class Launch:
     lanes: int = 0
     shared_format: str = ""
     up_format: str = ""
+    shared_up_format: str = ""
 
     @property
     def missing(self) -> tuple[str, ...]:

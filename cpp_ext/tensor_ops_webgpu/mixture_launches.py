@@ -1,5 +1,5 @@
-"""The launches of a layer's experts for a few rows, see `airllm.backends.device.mixture`; and the product of
-a row with matrices of two formats, whose kernels are made alike.
+"""The launches of a layer's experts for a few rows, see `airllm.backends.device.mixture`; and the products of
+a row with matrices of several formats, whose kernels are made alike.
 """
 
 from __future__ import annotations
@@ -9,20 +9,24 @@ from dataclasses import replace
 from typing import Any
 
 from airllm.backends.device.launch_plan import ceil_div, is_quantized
+from airllm.backends.device.stacks import data_of
 from tensor_ops_webgpu.expert_launches import steps_of_choice
 from tensor_ops_webgpu.launches import LANES_ON_CPU, Call, Launch, Plan, number, reads_words, steps_of_row
 
 _GROUP = 64
 _REDUCTION = 7  # steps of a work-group's reduction
 _MOST_GROUPS, _MOST_ON_CPU = 1024, 64  # that make the choice
-_BUFFERS = 9  # of the first two kernels
+_BUFFERS = 9  # of the first two kernels, at least
+_SHARED = ("shared_expert", "feed_forward")  # the second beside experts, in their launches
+_MOST_STEPS = 16384  # of a work-group's products after its norm
+WIDEST_NORM = 3840  # floats that a work-group has in memory of its own: normed_row.wgsl
 _FLOATS_OF_STEP = 33  # steps of a product of 32 floats
 
 
 def plan(
     op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, Any], lanes: int
 ) -> Plan:
-    """One of "norm_route", "mixture_up", "mixture_down" and "linear_two"."""
+    """One of "norm_route", "mixture_up", "mixture_down" and "linear_beside"."""
     return Plan((LAUNCHES[op](Call(op, arrays, {}, outs, lanes), numbers),))
 
 
@@ -31,10 +35,20 @@ def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
     words, and of floats whose rows are multiples of 32.
     """
     experts = ("experts.gate", "experts.up", "experts.gate_up", "experts.down")
-    parts = ("shared_expert", "feed_forward")  # the second beside experts, in their launches
-    names = (*experts, *(f"{part}.{name}" for part in parts for name in ("gate", "up", "down")))
+    names = (*experts, *(f"{part}.{name}" for part in _SHARED for name in ("gate", "up", "down")))
     given = [weights[name] for name in names if name in weights]
-    return buffers >= _BUFFERS and all(map(in_units, given))
+    return _bound_by_up(weights) <= buffers and buffers >= _BUFFERS and all(map(in_units, given))
+
+
+def _bound_by_up(weights: Mapping[str, Any]) -> int:
+    """How many buffers "mixture_up" has."""
+    names = ("selection_bias", "scales", "gate_up_bias", "up")
+    more = sum(f"experts.{name}" in weights for name in names)
+    for part in _SHARED:
+        if f"{part}.down" in weights:
+            gate, up = (data_of(weights[f"{part}.{name}"]).memory for name in ("gate", "up"))
+            more += 1 if gate is up else 2
+    return 6 + more
 
 
 def in_units(weight: Any) -> bool:
@@ -62,7 +76,7 @@ def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
     weight, shared = call.arrays["weight"], call.arrays.get("shared")
     rows, k = len(call.arrays["logits"]), call.arrays["x"].shape[1]
     n = weight.shape[1] // (1 if call.has("up") else 2)
-    shared_n = 0 if shared is None else shared.shape[0] // 2
+    shared_n = 0 if shared is None else shared.shape[0] // (1 if call.has("shared_up") else 2)
     floats = {name: number(numbers[name]) for name in ("scale", "limit", "alpha")}
     sizes = {"rows": rows, "experts": weight.shape[0], "n": n, "shared_n": shared_n, "k": k}
     columns = _GROUP // call.lanes
@@ -72,7 +86,7 @@ def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
     of_row = min(tasks, ceil_div(most, rows))
     steps = steps_of_choice(weight.shape[0], numbers) + ceil_div(tasks, of_row) * each
     inputs = {"a": "x", "logits": "logits", "selection_bias": "selection_bias", "scales": "scales"}
-    inputs |= _weights() | {"up": "up"}
+    inputs |= _weights() | {"up": "up", "shared_up": "shared_up"}
     given = dict(numbers) | floats | sizes
     launch = call.launch(call.op, inputs, rows * of_row, steps, _GROUP, **given)
     return _of_formats(call, launch.without_missing())
@@ -90,16 +104,38 @@ def _down(call: Call, numbers: Mapping[str, Any]) -> Launch:
     return _of_formats(call, call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes))
 
 
-def _linear_two(call: Call, numbers: Mapping[str, Any]) -> Launch:
+def _linear_beside(call: Call, numbers: Mapping[str, Any]) -> Launch:
+    """With `rows`, each work-group has the row, a norm of a sum, in memory of its own."""
     n, k = call.arrays["weight"].shape
-    more = call.arrays["shared"].shape[0] if call.has("shared") else 0
-    sizes = {"n": n, "more": more, "k": k, "activation": numbers["activation"]}
+    more, last = (call.arrays[name].shape[0] if call.has(name) else 0 for name in ("shared", "up"))
+    n //= 1 + numbers["paired"]
+    sizes = {"n": n, "more": more, "last": last, "k": k} | {
+        name: numbers[name] for name in ("activation", "paired")
+    }
     columns = _GROUP // call.lanes
-    tasks = ceil_div(n, columns) + (0 if numbers["activation"] else ceil_div(more, columns))
-    given = [call.arrays[name] for name in ("weight", "shared") if call.has(name)]
-    steps = sum(_steps_of_row(each, k, call.lanes) for each in given) + 2 * call.lanes + 1
-    inputs = {"a": "x", "factors": "factors"} | _weights()
-    return _of_formats(call, call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes).without_missing())
+    tasks = sum(ceil_div(each, columns) for each in ((n,) if numbers["activation"] else (n, more, last)))
+    given = [call.arrays[name] for name in ("weight", "shared", "up") if call.has(name)]
+    steps = sum((1 + numbers["paired"]) * _steps_of_row(each, k, call.lanes) for each in given)
+    steps += 2 * call.lanes + 1
+    inputs = {"a": "x", "factors": "factors"} | _weights() | {"up": "up"}
+    if "rows" not in call.results:
+        launch = call.launch("linear_beside", inputs, tasks, steps, _GROUP, **sizes)
+        return _of_formats(call, launch.without_missing())
+    most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _MOST_GROUPS
+    groups = min(tasks, max(most, ceil_div(tasks * steps, _MOST_STEPS)))
+    steps = 4 * ceil_div(k, _GROUP) + 2 * _REDUCTION + ceil_div(tasks, groups) * (steps + 1)
+    inputs |= {name: name for name in ("post", "residual", "scale", "norm")}
+    sizes["apart"] = call.results["rows"].shape[1]
+    floats = {name: number(numbers[name]) for name in ("eps", "factor")}
+    launch = call.launch("normed_linear", inputs, groups, steps, _GROUP, **sizes, **floats)
+    return _of_formats(call, launch.without_missing())
+
+
+def fuses_norm(arrays: Mapping[str, Any], buffers: int) -> bool:
+    """Whether the product with these matrices has a kernel with the norm before it."""
+    weights = [arrays[name] for name in ("weight", "shared", "up") if name in arrays]
+    fit = arrays["x"].shape[1] <= WIDEST_NORM and len(arrays) + 2 <= buffers
+    return fit and all(map(in_units, weights))
 
 
 def _weights() -> dict[str, str]:
@@ -114,8 +150,9 @@ def _steps_of_row(weight: Any, k: int, lanes: int) -> int:
 
 def _of_formats(call: Call, launch: Launch) -> Launch:
     fields = {"format": "weight", "shared_format": "shared", "up_format": "up"}
+    fields |= {"shared_up_format": "shared_up"}
     given = {field: getattr(call.arrays.get(name), "format", "") for field, name in fields.items()}
     return replace(launch, lanes=call.lanes, **given)
 
 
-LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_two": _linear_two}
+LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_beside": _linear_beside}

@@ -139,7 +139,9 @@ class WebGPUPlace:
             return mixture_launches.fuses(arrays, self.engine.buffers)
         if name == "residual_norms":
             return len(arrays) + 2 <= self.engine.buffers
-        if name == "linear_two":
+        if name == "normed_linear":
+            return mixture_launches.fuses_norm(arrays, self.engine.buffers)
+        if name == "linear_beside":
             return all(map(mixture_launches.in_units, arrays.values()))
         if name == "gated_linear":
             return reads_words(arrays["weight"])

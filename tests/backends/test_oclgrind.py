@@ -88,7 +88,8 @@ def run_checked(icd: Path, tmp_path: Path, *arguments: str) -> tuple[dict, str]:
     (
         *FAMILIES,
         *(f"experts.{name}" for name in FORMATS),
-        *(f"{kind}.{name}" for kind in ("mixture", "linear_two") for name in MIXTURES),
+        *(f"{kind}.{name}" for kind in ("mixture", "linear_beside") for name in MIXTURES),
+        "linear_beside.q8_0.q4_0.q6_k",
     ),
 )
 @pytest.mark.parametrize("form", ["gpu", "cpu"])
@@ -97,7 +98,7 @@ def test_every_kernel_is_clean(form, family, icd, tmp_path):
     assert log == ""
     assert told["wrong"] == []
     existing = told["existing"]
-    of_formats = any(name in family for name in ("experts", "mixture", "linear_two"))
+    of_formats = any(name in family for name in ("experts", "mixture", "linear_beside"))
     assert set(existing) - set(told["launched"]) <= SPARE and len(existing) >= (1 if of_formats else 3)
 
 

@@ -60,7 +60,7 @@ class Place(Protocol):
         """Whether there is a kernel of this op."""
 
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
-        """Whether there is a kernel of "gated_linear" or "rope_append" for these arrays."""
+        """Whether there is a kernel of "gated_linear", "rope_append" or the like for these arrays."""
 
     def formats(self) -> Sequence[str]:
         """The block formats that its kernels read."""

@@ -1,10 +1,10 @@
 """`DeviceOps` whose calls are put off until their results are used, and then run together.
 
-Of a token alone, a layer is eight launches: the sum before a norm with the norm, and the norm of what is
-added (`residual.py`); queries, keys and values; their norms and rotation with the write to the cache
-(`heads.py`); attention; its output; the next sum and norm, with the router if there are experts; gate and
-up with the activation; down. A result that is used otherwise is computed as it would be alone. `mixture.py`
-has the launches of experts.
+Of a token alone, a layer is six launches: queries, keys and values (`products.py`), with the sum and the norm
+before them (`residual.py`); their norms and rotation with the write to the cache (`heads.py`); attention; its
+output; gate and up with the activation, and what comes before them; down. Rows that are too wide for that
+have their sums and norms in launches of their own. A result that is used otherwise is computed as it would be
+alone. `mixture.py` has the launches of experts.
 """
 
 from __future__ import annotations
@@ -18,88 +18,11 @@ import numpy as np
 from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
 from airllm.backends.device.heads import Heads, Kept, Steps, place
 from airllm.backends.device.heads import parts_of as heads_of
+from airllm.backends.device.products import ACTIVATIONS, Product, Products
 from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
-from airllm.backends.device.stacks import data_of, format_of, memories_beside, put_beside, whole_in, whole_of
-from airllm.backends.device.tensor import Memory, Pending, Tensor
+from airllm.backends.device.stacks import data_of, format_of, put_beside
+from airllm.backends.device.tensor import Pending, Tensor
 from airllm.formats import Quantized
-
-_ACTIVATIONS = {"silu": 1, "tanh": 2, "none": 3}  # their numbers in kernels
-
-
-class _Products(Pending):
-    """The products of a row with matrices that lie one after the other in memory, or in two memories."""
-
-    def __init__(self, ops: FusedOps, x: Tensor, weight: Any, bias: Tensor | None):
-        self._ops, self.x, self._weight, self._bias = ops, x, weight, bias
-        self.memories = ops.together(x, weight)
-        self.rows = [n for memory in self.memories for n in memory.stack]
-        self._bias_start = sum(self.rows[: self.part(weight)])
-        self.results: dict[int, Tensor] = {}
-        self.out: Tensor | None = None
-
-    def reads(self) -> Sequence[Tensor]:
-        """What they are computed from, besides weights."""
-        return (self.x,)
-
-    def settle(self, of: Tensor) -> None:
-        """Compute all of them."""
-        if len(self.memories) == 2:
-            self.out = self._ops.linear_two(self.x, self._wholes(), sum(self.rows), bias=self._whole_bias())
-        else:
-            self.out = self._ops.linear_now(self.x, whole_of(self._weight), self._whole_bias())
-        for i, tensor in self.results.items():
-            tensor.become(self.result(i))
-
-    def result(self, i: int) -> Tensor:
-        """One of them, once they are computed."""
-        assert self.out is not None
-        start = sum(self.rows[:i])
-        return self.out[:, start : start + self.rows[i]]
-
-    def gate(self, activation: int) -> Tensor | None:
-        """activation(first) * second, in one launch; None if there is no kernel."""
-        if self.out is not None or self._bias is not None or len(self.rows) != 2 or len(self.x) != 1:
-            return None
-        result: Tensor | None
-        if len(self.memories) == 2:
-            result = self._ops.linear_two(self.x, self._wholes(), self.rows[0], activation)
-        else:
-            result = self._ops.gated(self.x, whole_of(self._weight), self.rows[0], activation)
-        if result is not None:
-            self.results = {}  # they refer to this, and would be freed only by the collector of cycles
-        return result
-
-    def part(self, weight: Any) -> int:
-        """The index of one of the matrices."""
-        data = data_of(weight)
-        row, starts = data.offset // data.strides[0], np.cumsum((0, *data.memory.stack))
-        before = 0 if data.memory is self.memories[0] else len(self.memories[0].stack)
-        return before + int(np.searchsorted(starts, row))
-
-    def _wholes(self) -> list[Any]:
-        return [whole_in(self._ops, memory) for memory in self.memories]
-
-    def _whole_bias(self) -> Tensor | None:
-        """The bias of all of them, which lies in one piece of memory."""
-        if (b := self._bias) is None:
-            return None
-        start = b.offset - self._bias_start * b.itemsize
-        return Tensor(self._ops, b.memory, b.dtype, (sum(self.rows),), offset=start)
-
-
-class _Product(Pending):
-    """The product of a row with one matrix, of which an activation may be part."""
-
-    def __init__(self, ops: FusedOps, x: Tensor, weight: Any, bias: Tensor | None):
-        self._ops, self.x, self.weight, self.bias = ops, x.alias(), weight, bias
-
-    def reads(self) -> Sequence[Tensor]:
-        """What it is computed from, besides weights."""
-        return (self.x,)
-
-    def settle(self, of: Tensor) -> None:
-        """Compute it alone."""
-        of.become(self._ops.linear_now(self.x, self.weight, self.bias))
 
 
 class FusedOps(DeviceOps):
@@ -108,7 +31,7 @@ class FusedOps(DeviceOps):
     def __init__(self, backend: str, place: Place):
         super().__init__(backend, place)
         self._later: list[weakref.ref[Tensor]] = []  # tensors that have something pending
-        self._products: _Products | None = None
+        self._products: Products | None = None
         self._queries: tuple[Tensor, Heads] | None = None  # that the next `append` may compute
         self._extensions["append"] = self.append
         self.combine_now: Callable[..., Tensor] = lambda *given: DeviceOps.combine(self, *given)
@@ -142,12 +65,22 @@ class FusedOps(DeviceOps):
             if pending and any(to.overlaps(each) for each in pending.reads()):
                 pending.settle(tensor)
 
+    def _settle_products_of(self, x: Tensor) -> None:
+        """Compute the products that are put off of x, which gets other values."""
+        if not x.pending:
+            return
+        for tensor in [found for ref in self._later if (found := ref()) is not None]:
+            if isinstance(tensor.pending, Product | Products) and tensor.pending.x is x:
+                tensor.pending.settle(tensor)
+
     # ---- sums and norms ----
 
     def combine(self, name: str, x: Any, y: Any = None, out: Tensor | None = None) -> Tensor:
         """As `DeviceOps.combine`; what `Parts` can be is put off."""
         if out is not None and self._products and self._products.x is out:
             self._products = None
+        if out is not None:
+            self._settle_products_of(out)
         if name == "multiply" and out is None and (scaled := self._scaled_heads(x, y)) is not None:
             return scaled
         parts = self._parts_of(name, x, y) if out is None or self._may_wait(out) else None
@@ -253,13 +186,13 @@ class FusedOps(DeviceOps):
                 len(x) == 1
                 and out is None
                 and _is_matrix(x)
-                and self.place.fuses("linear_two", {"0": weight})
+                and self.place.fuses("linear_beside", {"0": weight})
             ):
-                return self.put_off((1, data.shape[0]), _Product(self, x, weight, bias))
+                return self.put_off((1, data.shape[0]), Product(self, x, weight, bias))
             return self.linear_now(x, weight, bias, out=out)
         known = self._products
         if not known or known.x is not x or data.memory not in known.memories:
-            self._products = known = _Products(self, x, weight, bias)
+            self._products = known = Products(self, x, weight, bias)
         place = known.part(weight)
         if known.out is not None:
             return known.result(place)
@@ -290,27 +223,21 @@ class FusedOps(DeviceOps):
 
     def _activate(self, x: Tensor, activation: str, factors: Tensor | None = None) -> Tensor | None:
         """activation(x) * factors in the launch of the product that x is; None if it is none."""
-        product = x.pending
-        if not isinstance(product, _Product) or not self._is_ready(product.x, False):
+        if not isinstance(x.pending, Product):
             return None
-        arrays = {"x": product.x, "weight": product.weight}
-        given = {"factors": factors, "bias": product.bias}
-        arrays |= {name: self.ready(each) for name, each in given.items() if each is not None}
-        out = self.empty(x.shape)
-        self.start("linear_two", arrays, {"activation": _ACTIVATIONS[activation]}, {"out": out})
-        return out
+        return x.pending.activated(activation, factors)
 
     def _gate(self, gate: Tensor, up: Tensor, activation: str) -> Tensor | None:
         products = gate.pending
-        if isinstance(products, _Product) and up.shape == gate.shape and up.dtype == FLOAT32:
+        if isinstance(products, Product) and up.shape == gate.shape and up.dtype == FLOAT32:
             return self._activate(gate, activation, up)
-        if not isinstance(products, _Products) or up.pending is not products:
+        if not isinstance(products, Products) or up.pending is not products:
             return None
         first, second = products.results.get(0), products.results.get(1)
         if first is not gate or second is not up:
             return None
         self._products = None
-        return products.gate(_ACTIVATIONS[activation])
+        return products.gate(ACTIVATIONS[activation])
 
     def gated(self, x: Tensor, weight: Any, rows: int, activation: int) -> Tensor | None:
         """The gated product of a row; None if the device has no kernel of it."""
@@ -319,27 +246,6 @@ class FusedOps(DeviceOps):
             return None
         out = self.empty((1, rows))
         self._start("gated_linear", arrays, {"activation": activation}, {"out": out}, of_ops=True)
-        return out
-
-    def together(self, x: Tensor, weight: Any) -> tuple[Memory, ...]:
-        """The memories of the matrices that x is multiplied by in one launch with this one."""
-        found = memories_beside(weight)
-        if len(found) == 2 and (len(x) != 1 or not self._fuses_two(x, found)):
-            return (data_of(weight).memory,)
-        return found
-
-    def _fuses_two(self, x: Tensor, memories: Sequence[Memory]) -> bool:
-        weights = {str(i): whole_in(self, memory) for i, memory in enumerate(memories)}
-        return self._is_ready(x, False) and self.place.fuses("linear_two", weights)
-
-    def linear_two(
-        self, x: Tensor, weights: Sequence[Any], n: int, activation: int = 0, bias: Tensor | None = None
-    ) -> Tensor:
-        """The n products of a row with two matrices of two formats; with an activation, the gated ones."""
-        arrays = {"x": x, "weight": weights[0], "shared": weights[1]}
-        arrays |= {} if bias is None else {"bias": self.ready(bias)}
-        out = self.empty((1, n))
-        self.start("linear_two", arrays, {"activation": activation}, {"out": out})
         return out
 
     # ---- heads, and the cache ----
@@ -395,7 +301,7 @@ class FusedOps(DeviceOps):
             kind: self._stack([each for each, of in zip(parts, kinds, strict=True) if of == kind])
             for kind in dict.fromkeys(kinds)
         }
-        if len(groups) == 2:
+        if len(groups) > 1:
             self.put_beside(*groups.values())
         views = {kind: iter(group) for kind, group in groups.items()}
         return [next(views[kind]) for kind in kinds]
@@ -410,9 +316,9 @@ class FusedOps(DeviceOps):
         return [Quantized(view, of) for view in views] if of else views
 
     @staticmethod
-    def put_beside(first: Sequence[Any], second: Sequence[Any]) -> None:
-        """Multiply by matrices of two formats together: see `stacks.py`."""
-        put_beside(first, second)
+    def put_beside(*groups: Sequence[Any]) -> None:
+        """Multiply by matrices of several formats together: see `stacks.py`."""
+        put_beside(*groups)
 
 
 def _kind(stored: Any) -> str:

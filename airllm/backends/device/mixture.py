@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from airllm.backends.device.residual import NormedSum, in_one_piece
-from airllm.backends.device.stacks import data_of, whole_of
+from airllm.backends.device.stacks import data_of, memories_beside, whole_of
 from airllm.backends.device.tensor import Tensor
 from airllm.formats import Quantized
 
@@ -79,10 +79,23 @@ class Mixture(NamedTuple):
         return "feed_forward" if self.dense else "shared_expert"
 
     @property
-    def shared(self) -> tuple[Any, Any] | None:
-        """The shared expert's gate and up as one matrix, and its down, if the layer has one."""
+    def shared(self) -> dict[str, Any]:
+        """The shared expert's matrices by the names of kernels, if the layer has one: gate and up as one, or
+        beside each other as two of two formats; and down.
+        """
         w, of = self.weights, self.of_shared
-        return (whole_of(w[f"{of}.gate"]), w[f"{of}.down"]) if f"{of}.down" in w else None
+        if f"{of}.down" not in w:
+            return {}
+        gate, up, down = (w[f"{of}.{name}"] for name in ("gate", "up", "down"))
+        if data_of(gate).memory is data_of(up).memory:
+            return {"shared": whole_of(gate), "down": down}
+        return {"shared": gate, "shared_up": up, "down": down}
+
+    @property
+    def shared_values(self) -> int:
+        """How many values the shared expert's gate has."""
+        shared = self.shared
+        return shared["shared"].shape[0] // (1 if "shared_up" in shared else 2) if shared else 0
 
     @property
     def gate_and_up(self) -> tuple[Any, ...]:
@@ -109,8 +122,8 @@ class Mixture(NamedTuple):
         w, of = self.weights, self.of_shared
         if f"{of}.down" not in w:
             return ""
-        gate, up = (data_of(w[f"{of}.{name}"]) for name in ("gate", "up"))
-        together = gate.memory is up.memory and len(gate.memory.stack) == 2
+        gate, up = (data_of(w[f"{of}.{name}"]).memory for name in ("gate", "up"))
+        together = len(gate.stack) == 2 if gate is up else len(memories_beside(w[f"{of}.gate"])) == 2
         return "" if together and not _biased(w, of) else "the formats of the shared expert"
 
 
@@ -126,11 +139,11 @@ def mix(
     """
     logits = _route(ops, of_router, given.weights)
     activated, choice = _activate(ops, x, logits, given, of_dense)
-    w, shared, rows, width = given.weights, given.shared, *x.shape
+    w, rows, width = given.weights, *x.shape
     arrays = {"x": activated, **choice, "weight": w["experts.down"], "bias": w.get("experts.down_bias")}
     out = ops.empty((rows * (2 if given.dense else 1), width))
     numbers = {"shared_to": rows * width if given.dense else 0}
-    _start(ops, "mixture_down", arrays | {"shared": shared and shared[1]}, numbers, {"out": out})
+    _start(ops, "mixture_down", arrays | {"shared": given.shared.get("down")}, numbers, {"out": out})
     return (out[:rows], out[rows:]) if given.dense else (out, None)
 
 
@@ -180,14 +193,13 @@ def _activate(
     w, rows, shared = given.weights, len(x), given.shared
     weight, *up = given.gate_and_up
     n, used = weight.shape[1] // (1 if up else 2), given.router.used
-    shared_n = shared[0].shape[0] // 2 if shared else 0
-    out = ops.empty((rows, used * n + shared_n))
+    out = ops.empty((rows, used * n + given.shared_values))
     choice = {"ids": ops.empty((rows, used), np.int32), "weights": ops.empty((rows, used + 1))}
     arrays = {
         "x": x if of_dense is None else _together(ops, x, of_dense), "logits": logits,
         "selection_bias": w.get("experts.selection_bias"), "scales": w.get("experts.scales"),
         "weight": weight, "up": up[0] if up else None, "bias": w.get("experts.gate_up_bias"),
-        "shared": shared and shared[0],
+        "shared": shared.get("shared"), "shared_up": shared.get("shared_up"),
     }  # fmt: skip
     numbers = given.router.numbers | given.gate.numbers | {"scales_input": int(given.scales_input)}
     numbers["shared_gate"] = logits.shape[1] - given.router.experts

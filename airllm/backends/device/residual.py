@@ -152,6 +152,45 @@ def _rows(parts: Parts) -> Sequence[Tensor]:
     return [each for each in (parts.x, parts.y, parts.residual) if each is not None]
 
 
+class Row(NamedTuple):
+    """A row that the product with it may compute: a sum, or the only norm of one."""
+
+    tensor: Tensor
+    parts: Parts
+    norm: Norm | None
+    eps: float
+
+    @property
+    def arrays(self) -> dict[str, Tensor]:
+        """What it is computed from, by the names of kernels."""
+        p = self.parts
+        given = {"x": p.x, "post": p.x_norm, "residual": p.residual, "scale": p.scale}
+        given["norm"] = self.norm.weight if self.norm else None
+        return {name: each for name, each in given.items() if each is not None}
+
+    def become(self, total: Tensor, normed: Tensor) -> None:
+        """The sum and its norm, if it has one, were computed."""
+        later = self.tensor.pending
+        if isinstance(later, NormedSum):
+            later.become(total, normed)
+        else:
+            self.tensor.become(total)
+
+
+def row_of(x: Tensor) -> Row | None:
+    """What is put off in x, if a product can compute it."""
+    later, norm = x.pending, None
+    if isinstance(later, NormedSum) and len(later.norms) == 1 and later.weight_of(x) is not None:
+        norm = later.norms[0]
+    elif not isinstance(later, Residual):
+        return None
+    parts = later.parts
+    eps = {each.eps for each in (norm, parts if parts.x_norm is not None else None) if each}
+    if parts.y is not None or parts.post is not None or (norm and norm.centered) or len(eps) > 1:
+        return None
+    return Row(x, parts, norm, max(eps, default=0.0))
+
+
 def in_one_piece(weights: Sequence[Tensor]) -> tuple[Tensor, list[int]] | None:
     """Vectors that lie one after the other in memory as one array, and the place of each of them in it."""
     order = sorted(weights, key=lambda each: each.offset)

@@ -1,5 +1,5 @@
 """Matrices that are multiplied together: `Memory.stack` has the rows of those that lie one after the other in
-one piece of memory. Those of two formats are two stacks beside each other.
+one piece of memory. Those of several formats are stacks beside each other.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def memories_beside(weight: Any) -> tuple[Memory, ...]:
     return tuple(each for each in found if each is not None) if found and None not in found else (memory,)
 
 
-def put_beside(first: Sequence[Any], second: Sequence[Any]) -> None:
+def put_beside(*groups: Sequence[Any]) -> None:
     """Tell the memories of matrices, each group in one of its own, that they are multiplied together."""
     memories = []
-    for group in (first, second):
+    for group in groups:
         data = data_of(group[0])
         data.memory.stack = data.memory.stack or tuple(len(data_of(each)) for each in group)
         data.memory.kind = data.dtype, data.shape[1:], format_of(group[0])

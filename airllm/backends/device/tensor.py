@@ -28,7 +28,7 @@ class Memory:
     """Memory on a device. It is counted until nothing refers to it.
 
     `stack`: the rows of each of several arrays that lie in it one after the other. `beside`: the memories of
-    matrices that are multiplied together, of two formats, this one among them. `tensors`: how many tensors
+    matrices of several formats that are multiplied together, this one among them. `tensors`: how many tensors
     are in it.
     """
 

@@ -54,18 +54,18 @@ class _Streamed:
     ):
         self._layer, self._staging, self._place = vectors, staging, place
         self._names = [names for names, _ in matrix_groups(layer)]
-        self._put_beside = put_beside or (lambda first, second: None)
-        self._pairs = [each for each in _stacks_of(layer) if len(each) == 2]
+        self._put_beside = put_beside or (lambda *groups: None)
+        self._beside = [each for each in _stacks_of(layer) if len(each) > 1]
         self._known: dict[int, Layer] = {}  # of each of the two staging places
 
     def enter(self) -> Layer:
-        slot, groups = self._staging.enter(self._place)
+        slot, staged = self._staging.enter(self._place)
         if slot not in self._known:
             found = dict(self._layer.weights)
-            for names, matrices in zip(self._names, groups, strict=True):
+            for names, matrices in zip(self._names, staged, strict=True):
                 found |= zip(names, matrices, strict=True)
-            for first, second in self._pairs:
-                self._put_beside([found[name] for name in first], [found[name] for name in second])
+            for groups in self._beside:
+                self._put_beside(*([found[name] for name in names] for names in groups))
             self._known[slot] = dataclasses.replace(self._layer, weights=found)
         return self._known[slot]
 
@@ -135,8 +135,8 @@ def matrix_groups(layer: Layer) -> list[tuple[list[str], list[Any]]]:
 
 
 def _stacks_of(layer: Layer) -> list[list[tuple[str, ...]]]:
-    """The matrices of a layer that are multiplied together, those of one format in a group: one group or two.
-    All have biases, or none has.
+    """The matrices of a layer that are multiplied together, those of one format in a group. All have
+    biases, or none has.
     """
     found = []
     for names in _STACKS:
@@ -146,7 +146,7 @@ def _stacks_of(layer: Layer) -> list[list[tuple[str, ...]]]:
             groups[kind] = (*groups.get(kind, ()), name)
         there = [name for group in groups.values() for name in group]
         biases = {_kind(layer.get(f"{name}_bias")) for name in there}
-        if len(there) > 1 and len(groups) < 3 and len(biases) == 1:
+        if len(there) > 1 and len(biases) == 1:
             found.append(list(groups.values()))
     return found
 
@@ -175,7 +175,8 @@ def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) 
 
 def join_experts(layer: Layer) -> dict[str, Joined]:
     """The matrices of all experts of a layer by their names on a device, one array for each kind, and one for
-    gate and up if they are alike. NotImplementedError if the experts' formats differ.
+    gate and up if they are alike, which their biases may be where they are not. NotImplementedError if the
+    experts' formats differ.
     """
     if not layer.experts:
         return {}
@@ -187,13 +188,12 @@ def join_experts(layer: Layer) -> dict[str, Joined]:
             raise NotImplementedError(
                 f"experts of layer {layer.index} have {names}: a device takes one format"
             )
-    alike = kinds["gate"] == kinds["up"]
     together = {"gate_up": ("gate", "up"), "down": ("down",)}
     apart = {part: (part,) for part in ("gate", "up", "down")}
     return {
         f"experts.{name}{end}": _join(experts, [f"{part}{end}" for part in parts])
         for end in (("", "_bias") if "gate_bias" in kinds else ("",))
-        for name, parts in (together if alike else apart).items()
+        for name, parts in (together if kinds[f"gate{end}"] == kinds[f"up{end}"] else apart).items()
     }
 
 

@@ -81,7 +81,7 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
         weights *= ops.embedding(ids.reshape(-1), scales.reshape(-1, 1)).reshape(weights.shape)
 
     def multiply(x: Any, part: str, gate: Activation | None = None) -> Any:
-        return device.linear(x, ids, layer[f"experts.{part}"], layer.get(f"experts.{part}_bias"), gate)
+        return device.linear(x, ids, layer[f"experts.{part}"], _bias_of(layer, part), gate)
 
     used = _scale_slots(x, weights) if c.scales_input else x
     if "experts.gate_up" in layer.weights:
@@ -93,6 +93,15 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
     if c.shared_expert:
         total += _shared_expert(ops, x, layer)
     return total
+
+
+def _bias_of(layer: Layer, part: str) -> Any:
+    """The biases of a matrix of all experts; those of gate and up may be one array."""
+    whole: Any = layer.get("experts.gate_up_bias")
+    if whole is None or part not in ("gate", "up"):
+        return layer.get(f"experts.{part}_bias")
+    n = whole.shape[1] // 2
+    return whole[:, :n] if part == "gate" else whole[:, n:]
 
 
 def _mixture_of(layer: Layer) -> Mixture:

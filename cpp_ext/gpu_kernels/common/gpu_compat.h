@@ -23,10 +23,12 @@
 
 #ifdef ONE_WORK_ITEM  // in a work-group: kernels for CPU devices
 #define BARRIER()
+#define GLOBAL_BARRIER()
 #define LID 0
 #define LSIZE 1
 #else
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define GLOBAL_BARRIER() barrier(CLK_GLOBAL_MEM_FENCE)  // orders what a work-group wrote to global memory
 #define LID ((int)get_local_id(0))
 #define LSIZE ((int)get_local_size(0))
 #endif
@@ -74,6 +76,7 @@ typedef ulong U64;
 #define RESTRICT __restrict__
 #define UNROLL_4 _Pragma("unroll 4")
 #define BARRIER() __syncthreads()
+#define GLOBAL_BARRIER() __syncthreads()
 #define LID ((int)threadIdx.x)
 #define LSIZE ((int)blockDim.x)
 #define GRP ((U64)blockIdx.x)

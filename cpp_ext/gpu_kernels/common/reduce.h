@@ -6,7 +6,13 @@
 
 #define PLUS(a, b) ((a) + (b))
 
-#if defined(SHUFFLE_XOR)
+#if defined(ONE_WORK_ITEM)
+
+#define GROUP_SCRATCH 1
+#define GROUP_REDUCTION(name, OP) \
+  DEVFN float name(float v, LOCAL_PTR float* scratch) { return v; }
+
+#elif defined(SHUFFLE_XOR)
 
 // One value per warp; LSIZE is a multiple of LANES.
 #define GROUP_SCRATCH 32

@@ -4,4 +4,4 @@
 #include "choice.h"
 
 #define BODY "../common/mixture.inc"
-#include "two_formats.inc"
+#include "several_formats.inc"

@@ -52,7 +52,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
           if (is_shared) {
             let of_shared = numbers.shared_from + at;
             sum.x += product_shared(col * units + unit, of_shared);
-            sum.y += product_shared((width + col) * units + unit, of_shared);
+            if (numbers.shared_up_type != 0u) {
+              sum.y += product_shared_up(col * units + unit, of_shared);
+            } else {
+              sum.y += product_shared((width + col) * units + unit, of_shared);
+            }
           } else if (numbers.up_type != 0u) {
             sum.x += product((expert + col) * units + unit, at);
             sum.y += product_up((expert + col) * units + unit, at);
@@ -64,7 +68,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         if (!is_shared) {
           sum *= select(1.0, share[slot], numbers.scales_input != 0u);
           if (lid % LANES == 0u) {
-            sum += vec2<f32>(bias_at(expert + col), bias_at(expert + width + col));
+            let of_gate = chosen[slot] * 2u * numbers.n + col;
+            sum += vec2<f32>(bias_at(of_gate), bias_at(of_gate + width));
           }
         }
       }

@@ -11,11 +11,13 @@ from airllm.backends import registry
 from airllm.convert.quantize import quantize
 from tests.support.engines import device_models
 from tests.support.engines.device_models import agree, counts, open_engine, running
-from tests.support.models import tiny_gguf, wide_gguf
+from tests.support.models import tiny_gguf, tiny_models, wide_gguf
 from tests.support.models.tiny_models import texts
 
 TEXTS = texts()
-MOST = 8
+MOST, USUAL = 8, 6
+BESIDE = 3  # the embedding, its factor or a norm, and the output
+OF_INPUTS = 3  # what all layers' inputs are made of: the embedding again, a row of a table, a projection
 EPS = 0.125
 placed, kernels_of_gpus = device_models.placed, device_models.kernels_of_gpus
 
@@ -29,61 +31,143 @@ def ops(request):
     return registry.open_backend(placed).module.device_ops()
 
 
-def launches_of_tokens(path, placed: str, **options: Any) -> tuple[int, int]:
-    """The most launches of three tokens, whose logits are those of the definition; and the layers."""
+def check_launches(
+    path, placed: str, text: Any = TEXTS[1], most: int = MOST, least: int = 1, **options: Any
+) -> None:
+    """A text's last three tokens take at most so many launches a layer, and have the definition's logits."""
     with open_engine(path, placed, **options) as engine, open_engine(path, "python", False) as host:
-        engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
-        wanted = host.forward(TEXTS[1], all_positions=True)[-3:]
-        found = set()
-        for token, logits in zip(TEXTS[1][-3:], wanted, strict=True):
+        engine.forward(text[:-3], cache := engine.new_cache())
+        wanted = host.forward(text, all_positions=True)[-3:]
+        beside, layers = BESIDE + (OF_INPUTS if engine.config.layer_input else 0), engine.config.layers
+        for token, logits in zip(text[-3:], wanted, strict=True):
             start = counts(placed)
             agree(engine.forward([token], cache), logits)
-            found.add((counts(placed) - start).launches)
-        return max(found), engine.config.layers
+            found = (counts(placed) - start).launches
+            assert least * layers <= found <= most * layers + beside
+
+
+@pytest.mark.parametrize("name", ("llama3", "qwen3", "gemma3"))
+def test_most_layers_of_a_token_are_six_launches(name, placed, tmp_path):
+    quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
+    check_launches(path, placed, most=USUAL)
 
 
 @pytest.mark.parametrize("name", (
     "gemma3", "gemma2", "olmo2", "olmo3", "granite", "cohere2", "llama4", "smollm3", "ministral3",
-    "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2",
+    "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2", "gemma4",
 ))  # fmt: skip
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     """Norms of what a half adds; factors of it; norms of whole rows of queries and keys, norms after their
-    rotation, layers without rotation, temperatures; experts beside a dense feed-forward; no gate. The
-    embedding, the first norm with the embedding's factor, and the output come beside the layers.
+    rotation, layers without rotation, temperatures; experts beside a dense feed-forward; no gate; layers with
+    inputs of their own.
     """
     quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
-    launches, layers = launches_of_tokens(path, placed)
-    assert launches - 3 <= MOST * layers
+    check_launches(path, placed)
 
 
 @pytest.mark.parametrize("options", ({}, {"gpu_layers": 0, "offload": "stream"}), ids=("there", "streamed"))
 @pytest.mark.parametrize("name", ("llama3", "qwen3_moe"))
-def test_matrices_of_two_formats_are_one_launch(name, options, placed, tmp_path):
+def test_matrices_of_several_formats_are_one_launch(name, options, placed, tmp_path):
     """llama.cpp's mix q4_k_m has the values of some layers in q6_k."""
     floats = wide_gguf.write_wide(name, tmp_path / "floats.gguf", GGMLQuantizationType.F32)
     quantize(floats, path := tmp_path / "blocks.gguf", "q4_k_m")
-    launches, layers = launches_of_tokens(path, placed, **options)
-    assert launches - 3 <= MOST * layers
+    check_launches(path, placed, **options)
 
 
-@pytest.mark.parametrize("name", ("llama3", "qwen3_moe"))
-def test_gates_of_another_format_are_no_launch_more(name, placed, tmp_path, monkeypatch):
-    """Of a dense feed-forward, and of experts."""
+def in_formats(monkeypatch: pytest.MonkeyPatch, formats: dict[str, GGMLQuantizationType]) -> None:
+    """Matrices whose names have these parts get these formats, others q4_0."""
 
     def kind(name: str, shape: tuple[int, ...]) -> GGMLQuantizationType:
         if tiny_gguf.block_kind(name, shape) == GGMLQuantizationType.F32:
             return GGMLQuantizationType.F32
-        return GGMLQuantizationType.Q8_0 if "ffn_up" in name else GGMLQuantizationType.Q4_0
+        return next((of for part, of in formats.items() if part in name), GGMLQuantizationType.Q4_0)
 
     monkeypatch.setitem(tiny_gguf._KINDS, "blocks", kind)
+
+
+@pytest.mark.parametrize("name", ("llama3", "qwen3_moe", "gpt_oss", "gemma4_moe", "gemma4"))
+def test_gates_of_another_format_are_no_launch_more(name, placed, tmp_path, monkeypatch):
+    """Of a dense feed-forward; of experts, with biases or not; of a dense feed-forward beside experts."""
+    in_formats(monkeypatch, {"ffn_up": GGMLQuantizationType.Q8_0})
     path = tiny_gguf.write_gguf(name, tmp_path / "blocks.gguf", "blocks")
-    launches, layers = launches_of_tokens(path, placed)
-    assert launches - 3 <= MOST * layers
+    check_launches(path, placed)
+
+
+@pytest.mark.parametrize("name, options", (
+    ("llama3", {}), ("qwen2", {}), ("gemma4", {}), ("qwen2", {"gpu_layers": 0, "offload": "stream"}),
+))  # fmt: skip
+def test_queries_keys_and_values_of_three_formats_are_one_launch(
+    name, options, placed, tmp_path, monkeypatch
+):
+    """With biases, and with inputs of layers."""
+    in_formats(monkeypatch, {"attn_k": GGMLQuantizationType.Q8_0, "attn_v": GGMLQuantizationType.Q5_1})
+    path = tiny_gguf.write_gguf(name, tmp_path / "blocks.gguf", "blocks")
+    check_launches(path, placed, **options)
+
+
+def test_attention_to_long_texts_is_part_of_eight_launches(kernels_of_gpus, tmp_path):
+    """GPUs divide long texts among work-groups, whose results another launch combines."""
+    path = wide_gguf.write_wide("llama3", tmp_path / "blocks.gguf")
+    text = np.random.default_rng(6).integers(8, tiny_models.VOCABULARY, 1100).tolist()
+    check_launches(path, "opencl", text, least=USUAL + 1)
+
+
+@pytest.mark.parametrize("formats", (("q4_0", "q8_0", "q5_1"), ("q8_0", "float32", "q4_0")))
+def test_products_of_a_row_with_three_formats(formats, ops):
+    """The row is there, or the norm of a sum; the sum and its norm are there afterwards."""
+    rng, k = np.random.default_rng(6), 96
+    x, y = rng.standard_normal((2, 1, k), np.float32)
+    post, norm = rng.standard_normal((2, k), np.float32)
+    scale = np.full(1, 0.75, np.float32)
+    stored, exact = zip(*(
+        weight_of(rng, each, (n, k)) for n, each in zip((7, 5, 9), formats, strict=True)
+    ), strict=True)  # fmt: skip
+    biases = [rng.standard_normal(len(each), np.float32) for each in stored]
+    weights, of_biases = ops.stack(stored), ops.stack(biases)
+    there = [ops.to_device(each) for each in (x, y, post, norm, scale)]
+
+    def check(row: Any, wanted: np.ndarray, launches: int = 1) -> None:
+        start = launched(ops)
+        found = [ops.linear(row, *each) for each in zip(weights, of_biases, strict=True)]
+        found = [each.numpy()[0] for each in found]
+        if ops.name() == "opencl":
+            assert launched(ops) - start == launches
+        for one, weight, bias in zip(found, exact, biases, strict=True):
+            right = weight @ wanted[0] + bias
+            np.testing.assert_allclose(one, right, rtol=1e-5, atol=2e-5 * np.abs(right).max())
+
+    check(there[0], x)
+    total = np.add(there[1], ops.rms_norm(there[0], there[2], EPS) * np.float32(0.5))
+    total = total * there[4]
+    normed = ops.rms_norm(total, there[3], EPS)
+    wide = [each.astype(np.float64) for each in (x, y)]
+    of_total = (wide[1] + rms(wide[0], post) * 0.5) * 0.75
+    check(normed, rms(of_total, norm))
+    start = launched(ops)
+    np.testing.assert_allclose(total.numpy(), of_total, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(normed.numpy(), rms(of_total, norm), rtol=1e-5, atol=1e-5)
+    assert launched(ops) == start
+    total = np.add(there[1], ops.rms_norm(there[0], there[2], EPS))
+    check(total, wide[1] + rms(wide[0], post))
+    np.testing.assert_allclose(total.numpy(), wide[1] + rms(wide[0], post), rtol=1e-5, atol=1e-5)
+
+
+def test_products_are_of_the_values_that_a_row_had(ops):
+    """A row that is a sum gets other values before its product is used."""
+    rng = np.random.default_rng(9)
+    x, y, z = rng.standard_normal((3, 1, 64), np.float32)
+    weight = rng.standard_normal((32, 64), np.float32) / 8
+    of_x, of_y, of_z = map(ops.to_device, (x, y, z))
+    total = np.add(of_x, of_y)
+    product = ops.linear(total, ops.to_device(weight))
+    total += of_z
+    np.testing.assert_allclose(product.numpy(), (x + y) @ weight.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(total.numpy(), x + y + z, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("formats", (("q4_0", "q8_0"), ("q8_0", "q5_1"), ("float32", "q4_0")))
 @pytest.mark.parametrize("place", range(3))
-def test_products_of_a_row_with_two_formats(place, formats, ops):
+def test_products_of_a_row_with_several_formats(place, formats, ops):
     """Any of three matrices has another format than the rest; odd numbers of rows, with biases. And two of
     them as gate and up.
     """

@@ -11,6 +11,7 @@ from tensor_ops_opencl.launches import Plan
 
 # Formats of experts and of a shared expert, for each of which there is a family, and lengths of rows.
 MIXTURES = {("f32", "f32"): (41, 64), ("q8_0", "q4_0"): (64,), ("q6_k", "q4_0"): (256,)}
+THREE = ("q8_0", "q4_0", "q6_k")
 WIDTHS = {"f32": (41, 64), "q4_0": (64, 96), "q6_k": (256, 512)}  # of formats, each of which is a family
 
 
@@ -32,9 +33,14 @@ def expert_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
             family = f"mixture.{'.'.join(formats)}"
             yield family, *_mixture_up(rng, form, formats, k, scales_input=k != 64)
             yield family, *_mixture_down(rng, form, formats, k, apart=k == 64)
-            for activation, second in ((0, "other"), (1, "other"), (2, "factors"), (3, "")):
+            for activation, second in ((0, "other"), (1, "other"), (2, "factors"), (3, ""), (1, "paired")):
                 of = formats if second == "other" else (formats[0], formats[0])
-                yield f"linear_two.{'.'.join(of)}", *_linear_two(rng, form, of, k, activation, second)
+                for normed in (False, True):
+                    family = f"linear_beside.{'.'.join(of)}"
+                    yield family, *_linear_beside(rng, form, of, k, activation, second, normed)
+    for normed in (False, True):
+        family = f"linear_beside.{'.'.join(THREE)}"
+        yield family, *_linear_beside(rng, form, THREE, 256, 0, "other", normed)
 
 
 def _choose(
@@ -195,27 +201,58 @@ def _mixture_down(
     return Case("mixture_down", arrays, {"out": exact}), plan
 
 
-def _linear_two(
-    rng: np.random.Generator, form: str, formats: tuple[str, str], k: int, activation: int, second: str
+def _linear_beside(
+    rng: np.random.Generator,
+    form: str,
+    formats: tuple[str, ...],
+    k: int,
+    activation: int,
+    second: str,
+    normed: bool,
 ) -> tuple[Case, Plan]:
-    """Odd numbers of rows of both matrices, with a bias; gated, as many. Without the second, factors or ones
-    are gated, and both formats are the first.
+    """Odd numbers of rows of all matrices, with a bias; gated, as many. Without the second, factors or ones
+    are gated, and both formats are the first; "paired", it is in the first. With `normed`, the row is the
+    norm of a sum.
     """
-    x, bias = normal(rng, (1, k)) / np.float32(np.sqrt(k)), normal(rng, (8,))
-    sizes = (5, 5) if activation else (5, 3)
-    (stored, values), (other, of_other) = (
-        weight_of(rng, name, (n, k)) for name, n in zip(formats, sizes, strict=True)
-    )
-    left, right = (x.astype(np.float64) @ each.T for each in (values, of_other))
-    arrays = {"x": x, "weight": stored}
-    if second == "other":
-        arrays |= {"shared": other} | ({} if activation else {"bias": bias})
+    x = normal(rng, (1, k)) / np.float32(np.sqrt(k))
+    sizes = (5, 5) if activation else (5, 3, 7)[: len(formats)]
+    pairs = [weight_of(rng, name, (n, k)) for name, n in zip(formats, sizes, strict=True)]
+    given, outs, numbers, row = _row(rng, x) if normed else ({"x": x}, {}, {"eps": 0, "factor": 1}, x)
+    parts = [row.astype(np.float64) @ values.T for _, values in pairs]
+    arrays = given | {"weight": pairs[0][0]}
+    bias = normal(rng, (sum(sizes),))
+    if not activation:
+        arrays |= dict(zip(("shared", "up"), (stored for stored, _ in pairs[1:]), strict=False))
+        arrays["bias"], exact = bias, np.concatenate(parts, -1) + bias
+    elif second in ("other", "paired"):
+        exact = activated(parts[0], activation) * parts[1]
+        if second == "paired":
+            arrays["weight"], values = weight_of(rng, formats[0], (10, k))
+            gate, up = np.split(row.astype(np.float64) @ values.T, 2, axis=-1)
+            exact = activated(gate, activation) * up
+        else:
+            arrays["shared"] = pairs[1][0]
     else:
-        left, right = left + bias[:5], np.ones((1, 5))
-        arrays |= {"bias": bias[:5]}
-    if second == "factors":
-        arrays["factors"] = right = normal(rng, (1, 5))
-    exact = activated(left, activation) * right if activation else np.concatenate([left, right], -1) + bias
-    numbers = {"activation": activation}
-    plan = mixture_launches.plan("linear_two", arrays, {"out": At(exact)}, numbers, form, 1)
-    return Case("linear_two", arrays, {"out": exact}, numbers), plan
+        factors = normal(rng, (1, 5)) if second == "factors" else np.ones((1, 5))
+        exact = activated(parts[0] + bias[:5], activation) * factors
+        arrays |= {"bias": bias[:5]} | ({"factors": factors} if second == "factors" else {})
+    numbers = {"activation": activation, "paired": int(second == "paired")} | numbers
+    places = {"out": At(exact)} | {name: At(each) for name, each in outs.items()}
+    plan = mixture_launches.plan("linear_beside", arrays, places, numbers, form, 1)
+    return Case("linear_beside", arrays, {"out": exact} | outs, numbers), plan
+
+
+def _row(rng: np.random.Generator, x: np.ndarray) -> tuple[dict, dict, dict, np.ndarray]:
+    """What a row is the norm of a sum of, with both; the numbers; and the row."""
+    k = x.shape[1]
+    post, norm = normal(rng, (k,)), normal(rng, (k,))
+    residual, scale = normal(rng, (1, k)), np.full(1, 0.75, np.float32)
+    wide, eps, factor = x.astype(np.float64), 0.5, 0.25
+
+    def by(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x * x).mean() + eps) * weight
+
+    total = (residual + by(wide, post) * factor) * 0.75
+    given = {"x": x, "post": post, "residual": residual, "scale": scale, "norm": norm}
+    rows = np.concatenate([total, by(total, norm)])
+    return given, {"rows": rows}, {"eps": eps, "factor": factor}, rows[1:]

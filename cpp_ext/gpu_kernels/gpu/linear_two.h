@@ -1,7 +1,0 @@
-// Products with matrices of two formats.
-#define UNPACKING_ALONE
-#include "../common/formats.h"
-#include "../common/reduce.h"
-
-#define BODY "../common/linear_two.inc"
-#include "two_formats.inc"
