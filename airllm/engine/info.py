@@ -131,7 +131,7 @@ def _architecture(c: ModelConfig) -> Iterator[str]:
         moe = f"{c.experts} experts of {c.expert_feed_forward}, {c.experts_used} for each token"
         shared = f", and one of {c.shared_expert} for all" if c.shared_expert else ""
         yield f"Experts:     {moe}{shared}, in {sum(c.moe_layers)} layers"
-    yield f"Feed-forward:{c.feed_forward:>5}, {c.activation}"
+    yield f"Feed-forward: {c.feed_forward}, {c.activation}"
     tied = c.tied_embeddings and c.generates
     yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if tied else ''}"
     used = f"; {CONTEXT} unless you ask for more with --context" if c.trained_context > CONTEXT else ""
