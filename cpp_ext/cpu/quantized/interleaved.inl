@@ -277,7 +277,8 @@ INLINE void add_run_of_signed_codes(Int (&sum)[M], const BandBlock<F>& w, int fi
 #pragma GCC unroll 8
   for (int i = 0; i < kRun; ++i) {
     const Bytes code = codes_at(w, first + i), negative = (Bytes)(code < 0);
-    const Bytes magnitude = (code ^ negative) - negative;
+    const Bytes magnitude =
+        (Bytes)((UnsignedBytes)(code ^ negative) - (UnsignedBytes)negative);  // 128 of -128
     lacking += PAIRS_U8_I8(magnitude, negative);
     for (int m = 0; m < M; ++m) {
       const Bytes four = (Bytes)four_in_all_lanes(x[m] + 4 * places[i]);

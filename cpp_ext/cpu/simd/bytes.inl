@@ -9,6 +9,7 @@ namespace {
 namespace stored {
 
 typedef int8_t Bytes __attribute__((vector_size(4 * LANES)));
+typedef uint8_t UnsignedBytes __attribute__((vector_size(4 * LANES)));
 typedef int16_t Shorts __attribute__((vector_size(4 * LANES)));
 typedef uint64_t Longs __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Words __attribute__((vector_size(4 * LANES)));
