@@ -108,12 +108,16 @@ def test_info_says_how_many_layers_fit_into_what_is_free(backend, in_order, monk
 
 
 def test_a_device_is_measured_within_half_a_second(backend):
-    """Its kernels are compiled before, as they must be for the model."""
+    """Its kernels are compiled before, as they must be for the model. Of three times the shortest counts, for
+    other processes may take the processor meanwhile."""
     there = registry.open_backend(backend).module.device_ops()
     measure_cost(there, "x", ["q4_0", "float16"])
-    start, before = time.perf_counter(), counts(backend)
-    found = measure_cost(there, "x", ["q4_0", "float16", "no_format"])
-    assert time.perf_counter() - start < 0.5
+    before, seconds = counts(backend), []
+    for _ in range(3):
+        start = time.perf_counter()
+        found = measure_cost(there, "x", ["q4_0", "float16", "no_format"])
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.5, seconds
     assert 0 < found.launch < 0.01 and 0 < found.wait < 0.1 and found.upload > 1e6
     assert list(found.read) == ["q4_0", "float16"] and min(found.read.values()) > 1e5
     assert (counts(backend) - before).resident == 0
