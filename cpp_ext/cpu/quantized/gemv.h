@@ -37,8 +37,9 @@ struct ProductKernels {
   void (*linear)(const LinearPart& part);
 };
 
-// Whether products prefetch interleaved weights. choose_prefetch() decides when the kernels are chosen.
-inline bool prefetches_weights = false;
+// Whether products with one row of x, and with several, prefetch interleaved weights. choose_prefetch()
+// decides when the kernels are chosen.
+inline bool prefetches_weights = false, prefetches_for_rows = false;
 
 struct StoredKernels {
   // n is a whole number of blocks.

@@ -30,8 +30,8 @@ struct BandBlock {
   const char *words, *rest, *ahead;
 
   // A group of so many blocks, and rows [lane, lane + LANES) of its block b.
-  static INLINE BandBlock group(const char* at, int64_t blocks) {
-    return {at, at + blocks * kWords.count * 4 * kBand, prefetches_weights ? at + kAhead : nullptr};
+  static INLINE BandBlock group(const char* at, int64_t blocks, bool prefetches) {
+    return {at, at + blocks * kWords.count * 4 * kBand, prefetches ? at + kAhead : nullptr};
   }
   INLINE BandBlock of(int64_t b, int lane) const {
     return {words + b * kWords.count * 4 * kBand + 4 * lane,
@@ -413,13 +413,14 @@ INLINE const char* band_at(const char* weight, int64_t k, int64_t n, int64_t b) 
   return weight + kBand * (n / kBand * row_bytes(F::kFormat, k) + row_bytes(F::kFormat, b * F::kValues));
 }
 
-// Calls each(block, lane, number) for the blocks of a band, LANES rows at a time.
-template <class F, class Each>
+// Calls each(block, lane, number) for the blocks of a band, LANES rows at a time, for M rows of x.
+template <class F, int M, class Each>
 INLINE void each_block(const char* band, int64_t blocks, const Each& each) {
+  const bool prefetches = M == 1 ? prefetches_weights : prefetches_for_rows;
   constexpr int64_t kGroupBlocks = group_of(F::kFormat);
   for (int64_t b = 0; b < blocks; b += kGroupBlocks) {
     const int64_t some = smaller(kGroupBlocks, blocks - b);
-    const auto group = BandBlock<F>::group(band, some);
+    const auto group = BandBlock<F>::group(band, some, prefetches);
     for (int64_t i = 0; i < some; ++i)
       for (int lane = 0; lane < kBand; lane += LANES) each(group.of(i, lane), lane, b + i);
     band += some * kBand * F::kBytes;
@@ -439,7 +440,7 @@ void add_band(float (*totals)[kBand], const char* band, const char* const* x, in
   };
   Vec sums[M];
   if (kInRegisters) load_totals(sums, 0);
-  each_block<F>(band, blocks, [&](const BandBlock<F>& w, int lane, int64_t b) {
+  each_block<F, M>(band, blocks, [&](const BandBlock<F>& w, int lane, int64_t b) {
     const RowBlock<F>* rows[M];
     for (int m = 0; m < M; ++m) rows[m] = reinterpret_cast<const RowBlock<F>*>(x[m]) + b;
     if (!kInRegisters) load_totals(sums, lane);
@@ -514,7 +515,7 @@ template <class F>
 INLINE BandBlock<F> block_at(const char* weight, int64_t k, int64_t n, int64_t b) {
   constexpr int64_t kGroupBlocks = group_of(F::kFormat);
   const int64_t first = b / kGroupBlocks * kGroupBlocks, some = smaller(kGroupBlocks, k / F::kValues - first);
-  return BandBlock<F>::group(band_at<F>(weight, k, n, first), some)
+  return BandBlock<F>::group(band_at<F>(weight, k, n, first), some, prefetches_weights)
       .of(b - first, static_cast<int>(n % kBand));
 }
 

@@ -60,6 +60,16 @@ inline bool needs_prefetch() {
   return false;
 #endif
 }
+// The same for several rows of x, whose products take the place of loads ahead. Measured on Zen 4 (the family
+// of Zen 3 too): eight rows take 0.68 to 0.87 of the time with it.
+inline bool needs_prefetch_for_rows() {
+#if defined(AIRLLM_X86)
+  constexpr unsigned kZen4 = 0x19;
+  return is_made_by_amd() && family() >= kZen4;
+#else
+  return false;
+#endif
+}
 
 // Uses AIRLLM_CPU_PREFETCH if it is set: 0 or 1.
 inline void choose_prefetch() {
@@ -68,6 +78,7 @@ inline void choose_prefetch() {
     throw std::invalid_argument(std::string("AIRLLM_CPU_PREFETCH has value '") + wanted +
                                 "', expected 0 or 1");
   prefetches_weights = wanted ? *wanted == '1' : needs_prefetch();
+  prefetches_for_rows = wanted ? *wanted == '1' : needs_prefetch_for_rows();
 }
 
 // Checks a number of threads. `what` is where it comes from and `text` its original text, for the error
