@@ -12,8 +12,14 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-# Family, models and cores, as Linux tells them apart (arch/x86/kernel/cpu/amd.c).
-AMD_CORES = (
+# Family, models and cores, as Linux tells them apart (arch/x86/kernel/cpu/amd.c, asm/intel-family.h). Model 85
+# is three of Intel's, which only their steppings tell apart.
+CORES = (
+    (6, (0x6A, 0x6C), "Ice Lake"),
+    (6, (0x8F,), "Sapphire Rapids"),
+    (6, (0xAD, 0xAE), "Granite Rapids"),
+    (6, (0xAF,), "Sierra Forest"),
+    (6, (0xCF,), "Emerald Rapids"),
     (23, range(0x30), "Zen"),
     (23, range(0x30, 0x100), "Zen 2"),
     (25, range(0x10), "Zen 3"),
@@ -80,8 +86,8 @@ def cpu_name() -> str:
 
 
 def core_name(family: int, model: int) -> str:
-    """AMD's name of the cores of these numbers, else the numbers."""
-    for of_family, models, core in AMD_CORES:
+    """The maker's name of the cores of these numbers, else the numbers."""
+    for of_family, models, core in CORES:
         if family == of_family and model in models:
             return core
     return f"family {family} model {model}"

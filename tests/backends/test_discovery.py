@@ -178,7 +178,8 @@ def test_a_processor_that_the_kernel_does_not_name(monkeypatch):
     [
         (25, 17, "AMD EPYC", "AMD EPYC Zen 4"),
         (26, 2, "AMD EPYC", "AMD EPYC Zen 5"),
-        (6, 143, "Some Processor", "Some Processor family 6 model 143"),
+        (6, 207, "Intel(R) Xeon(R) Processor", "Intel(R) Xeon(R) Processor Emerald Rapids"),
+        (6, 85, "Some Processor", "Some Processor family 6 model 85"),
         (25, 17, "AMD EPYC 9B14", "AMD EPYC 9B14"),
     ],
 )
