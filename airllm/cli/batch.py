@@ -112,12 +112,12 @@ def run(
     if not given.quiet:
         seconds, answered = time.monotonic() - start, len(results.done) - before
         speed = f"{tokens} tokens in {seconds:.1f} s, {tokens / max(seconds, 1e-9):.0f} tokens/s"
-        print(f"{answered} requests answered: {speed}", file=sys.stderr)
+        print(f"Requests answered: {answered}; {speed}", file=sys.stderr)
 
 
 def tell_state(results: ResultsFile, quiet: bool) -> int:
     """Say what the whole file has, and return the exit status."""
     if results.failed or not quiet:
         errors = f", {results.failed} of them errors" if results.failed else ""
-        print(f"{results.path} has all {len(results.done)} results{errors}", file=sys.stderr)
+        print(f"{results.path} has all results: {len(results.done)}{errors}", file=sys.stderr)
     return SOME_FAILED if results.failed else 0

@@ -129,7 +129,7 @@ def test_what_is_done_needs_no_model(model, requests, whole, tmp_path, capsys):
     path = tmp_path / "results.jsonl"
     assert run(requests, path, model) == 3
     text = capsys.readouterr().err
-    assert "48 requests answered: " in text and "has all 48 results, 1 of them errors" in text
+    assert "Requests answered: 48; " in text and "has all results: 48, 1 of them errors" in text
     before = path.read_bytes()
     assert run(requests, path, tmp_path / "nowhere", "--model-name", "tiny") == 3
     assert path.read_bytes() == before

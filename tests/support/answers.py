@@ -3,25 +3,22 @@
 import itertools
 
 from airllm.text.answers import AnswerReader
-from airllm.text.tools.formats import (
-    COHERE,
-    COMMAND_R,
-    DEEPSEEK,
-    DEEPSEEK_FENCED,
-    GRANITE,
-    HERMES,
-    HUNYUAN,
-    KIMI,
-    LLAMA,
-    MISTRAL_ARGS,
-    MISTRAL_LIST,
-    NEMOTRON,
-)
+from airllm.text.tools import formats
 
 FORMATS = (
-    HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE, HUNYUAN, NEMOTRON,
-    COMMAND_R, GRANITE,
-)  # fmt: skip
+    formats.HERMES,
+    formats.MISTRAL_LIST,
+    formats.MISTRAL_ARGS,
+    formats.LLAMA,
+    formats.DEEPSEEK,
+    formats.DEEPSEEK_FENCED,
+    formats.KIMI,
+    formats.COHERE,
+    formats.HUNYUAN,
+    formats.NEMOTRON,
+    formats.COMMAND_R,
+    formats.GRANITE,
+)
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}, "required": ["city"],
         "additionalProperties": False}  # fmt: skip
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Now", "parameters": CITY}},
