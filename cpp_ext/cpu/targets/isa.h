@@ -138,6 +138,10 @@ inline bool is_made_by_amd() {
   const Cpuid zero = cpuid(0);
   return zero.b == 0x68747541 && zero.d == 0x69746e65 && zero.c == 0x444d4163;  // AuthenticAMD
 }
+inline bool is_made_by_intel() {
+  const Cpuid zero = cpuid(0);
+  return zero.b == 0x756e6547 && zero.d == 0x49656e69 && zero.c == 0x6c65746e;  // GenuineIntel
+}
 // The family, with the extended one: 0x19 is Zen 3 and 4, 0x1a Zen 5.
 inline unsigned family() {
   const unsigned signature = cpuid(1).a, base = signature >> 8 & 15;
