@@ -25,8 +25,11 @@ class ExactOps:
         return f"{self.backend.name()} in float32"
 
     def extension(self, name: str) -> Any:
-        """Experts on a device, which do not round activations; nothing else: native layers do."""
-        return self.backend.extension(name) if name == "device_experts" else None
+        """What a device has for experts and recurrent states, which does not round activations; nothing else:
+        native layers do.
+        """
+        exact = name in ("device_experts", "device_recurrence")
+        return self.backend.extension(name) if exact else None
 
     def linear(self, x: np.ndarray, weight: Any, bias: np.ndarray | None = None) -> np.ndarray:
         """`tensor_ops.linear` with a dequantized weight."""

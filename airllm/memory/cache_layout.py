@@ -90,8 +90,14 @@ class CacheLayout:
     @property
     def state_bytes(self) -> int:
         """Bytes of the recurrent states."""
-        each = (math.prod(shape) for shapes in self.recurrent.values() for shape in shapes)
-        return STATES * 4 * sum(each)
+        return sum(self.layer_state_bytes.values())
+
+    @property
+    def layer_state_bytes(self) -> dict[int, int]:
+        """Bytes of all states of each recurrent layer."""
+        return {
+            layer: STATES * 4 * sum(map(math.prod, shapes)) for layer, shapes in self.recurrent.items()
+        }
 
     @property
     def state_places(self) -> dict[int, int]:

@@ -1,4 +1,6 @@
-"""Keeps the keys and values of a `Cache` in arrays on a device, which grow as tokens come."""
+"""Keeps the keys and values of a `Cache` in arrays on a device, which grow as tokens come, and its recurrent
+states.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,13 @@ _STEP = 256  # tokens: the room of an array is a multiple of this
 
 def why_not_movable(cache: Cache) -> str:
     """Why a cache stays in host memory; "" if it can be on a device."""
-    if cache.layout.recurrent or not all(part.is_even for part in cache.layout.parts):
-        return "devices have no kernels for recurrent states, and for values of another width than keys"
+    if not all(part.is_even for part in cache.layout.parts):
+        return "devices have no kernels for values of another width than keys"
     return why_dtype_not_movable(cache.dtype)
 
 
 def why_layers_not_movable(config: ModelConfig) -> str:
     """Why the layers of a model stay in host memory; "" if they can be on a device."""
-    if config.recurrent:
-        return "devices have no kernels for recurrent states"
-    if config.halves:
-        return "devices have no layers that are a mixer or a feed-forward alone"
     return "devices have no kernels for latent attention" if config.kv_rank else ""
 
 
@@ -36,13 +34,25 @@ def why_dtype_not_movable(dtype: str) -> str:
 
 def move_cache(cache: Cache, on_device: Any, tokens: int, first: int = 0) -> None:
     """Keep a cache's keys and values of the layers from `first` on a device, a `DeviceOps`, with room for
-    `tokens` more. What it has goes there once.
+    `tokens` more, and their recurrent states. What it has goes there once.
     """
     for layer in _layers(cache, first):
         kept: Any = cache.layer(layer).both
         rows = cache.length - cache.dropped_of(layer)
         if isinstance(kept, np.ndarray) or kept.shape[2] < min(rows + tokens, cache.room_of(layer)):
             cache.put_layer(layer, _larger(kept, on_device, rows, tokens, cache.room_of(layer)))
+    _move_states(cache, on_device, first)
+
+
+def _move_states(cache: Cache, on_device: Any, first: int) -> None:
+    """Bring the recurrent states to the device; of a sequence without tokens, they are zeros."""
+    there, host = set(cache.states_on_device()), cache.host_states()
+    for layer in (layer for layer in cache.layout.recurrent if layer >= first and layer not in there):
+        moved = [tuple(on_device.empty(each.shape, each.dtype) for each in of[layer]) for of in host]
+        for number in cache.valid_states:
+            for to, given in zip(moved[number], host[number][layer], strict=True):
+                on_device.assign(to, given if cache.length else 0)
+        cache.put_states(layer, moved)
 
 
 def device_bytes(cache: Cache, first: int, tokens: int) -> int:
@@ -55,7 +65,8 @@ def device_bytes(cache: Cache, first: int, tokens: int) -> int:
         grows = tokens and not (there and kept.shape[2] >= min(rows + tokens, most))
         if there or tokens:
             total += kept[:, :, :1].nbytes * (_room(rows, tokens, most) if grows else kept.shape[2])
-    return total
+    states, there_too = cache.layout.layer_state_bytes, cache.states_on_device()
+    return total + sum(states[i] for i in states if i >= first and (tokens or i in there_too))
 
 
 def fetch_rows(cache: Cache, tokens: int) -> None:

@@ -236,6 +236,8 @@ def measure_sizes(
     for part, shapes in zip(layout.parts, layout.shapes, strict=True):
         each = sum(prod(shape[1:]) * layout.items.itemsize for shape in shapes)
         caches |= dict.fromkeys(part.layers, each)
+    for layer, each in layout.layer_state_bytes.items():
+        caches[layer] += each
     return DeviceSizes(
         [_nbytes(layer, matrices=True) for layer in layers],
         [_nbytes(layer, matrices=False) for layer in layers],

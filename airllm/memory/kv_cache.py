@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -64,7 +64,7 @@ class Cache:
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self.arrays = self._map_arrays()
         self._of_layer = self.host_layers()
-        self._states = self._map_states()
+        self._states = self.host_states()
         self._now = self._mark = 0  # which of the recurrent states are those of all tokens, and of `marked`
         self.marked = 0
 
@@ -94,8 +94,10 @@ class Cache:
             return LayerCache(first[0], first[0][..., :inner], None, False, part.value_dim)
         return LayerCache(first[0], last[-1], first if part.is_even else None, self.layout.is_ring(part))
 
-    def _map_states(self) -> list[dict[int, Arrays]]:
-        """The recurrent states of the layers: several, so that a pass reads one and writes another."""
+    def host_states(self) -> list[dict[int, Arrays]]:
+        """The recurrent states of the layers as they are in host memory: several, so that a pass reads one
+        and writes another.
+        """
         at, found = self._start + self.layout.states_at, list[dict[int, Arrays]]()
         floats = self.layout.state_bytes // STATES // 4
         self._all_states = np.ndarray((STATES, floats), np.float32, self._map, at if floats else 0)
@@ -194,11 +196,20 @@ class Cache:
         """
         return self._states[self._now][layer], self._states[self._next][layer]
 
+    def put_states(self, layer: int, states: Sequence[Arrays]) -> None:
+        """Keep a layer's recurrent states in other arrays from now on, such as those on a device."""
+        for kept, arrays in zip(self._states, states, strict=True):
+            kept[layer] = arrays
+
+    @property
+    def valid_states(self) -> set[int]:
+        """Which of the recurrent states mean something: that of all tokens, and that of `marked`."""
+        return {self._now, self._mark} if self.marked else {self._now}
+
     @property
     def _next(self) -> int:
         """Which of the recurrent states the next pass writes."""
-        used = (self._now, self._mark) if self.marked else (self._now,)
-        return next(i for i in range(STATES) if i not in used)
+        return next(i for i in range(STATES) if i not in self.valid_states)
 
     def mark(self) -> None:
         """Keep the recurrent state, if there is one, so that `truncate` can go back to this length."""
@@ -325,10 +336,7 @@ class Cache:
             self._copy_layers(other, length)
         else:
             self._copy_runs(other, length)
-        given = other._states[other._now if length == other.length else other._mark]
-        for layer in self.layout.recurrent:
-            for after, state in zip(self.states(layer)[1], given[layer], strict=True):
-                np.copyto(after, state)
+        self._copy_states(other, other._now if length == other.length else other._mark)
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
         self.mark()
@@ -337,19 +345,46 @@ class Cache:
         """The layers whose keys and values are in arrays on a device: `put_layer`."""
         return [i for i, layer in self._of_layer.items() if not isinstance(layer.keys, np.ndarray)]
 
+    def states_on_device(self) -> list[int]:
+        """The layers whose recurrent states are in arrays on a device: `put_states`."""
+        return [i for i, arrays in self._states[0].items() if not isinstance(arrays[0], np.ndarray)]
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether a layer's keys and values, or its states, are in arrays on a device."""
+        return bool(self.on_device() or self.states_on_device())
+
     def leave_device(self) -> None:
         """Drop all tokens, and keep those that come in host memory."""
+        self._of_layer, self._states = self.host_layers(), self.host_states()
         self.truncate(0)
-        self._of_layer = self.host_layers()
 
     def fetch_layers(self) -> None:
-        """Bring keys and values that are on a device to host memory, and keep them there."""
-        there, views = self.on_device(), self.host_layers()
+        """Bring keys, values and states that are on a device to host memory, and keep them there."""
+        there, views, states = self.on_device(), self.host_layers(), self.host_states()
         for layer in there:
             kept, rows = self.layer(layer), self.length - self.dropped_of(layer)
             np.copyto(views[layer].keys[:, :rows], np.asarray(kept.keys[:, :rows]))
             np.copyto(views[layer].values[:, :rows], np.asarray(kept.values[:, :rows]))
-        self._of_layer = views
+        for number in self.valid_states:
+            self.fetch_states(number, states)
+        self._of_layer, self._states = views, states
+
+    def fetch_states(self, number: int, to: list[dict[int, Arrays]]) -> None:
+        """Copy one of the states of the layers on a device to those of `host_states`."""
+        for layer in self.states_on_device():
+            for host, kept in zip(to[number][layer], self._states[number][layer], strict=True):
+                np.copyto(host, np.asarray(kept))
+
+    def _copy_states(self, other: Cache, number: int) -> None:
+        """Make one of another cache's states the next one, each where it is."""
+        there = other.states_on_device()
+        for layer in self.layout.recurrent:
+            given = other._states[number][layer]
+            if layer in there and layer not in self.states_on_device():
+                self.put_states(layer, [tuple(map(np.empty_like, given)) for _ in range(STATES)])
+            for after, state in zip(self.states(layer)[1], given, strict=True):
+                np.copyto(after, state)
 
     def _copy_layers(self, other: Cache, length: int) -> None:
         """Copy layer by layer, each where it is."""
@@ -377,7 +412,7 @@ class Cache:
     def _clear_states(self) -> None:
         for arrays in self._states[self._now].values():
             for array in arrays:
-                array.fill(0)
+                array[:] = 0
 
     def release(self) -> None:
         """Give the memory after the last token back to the system. A file keeps its contents."""

@@ -90,6 +90,8 @@ class FileCache(Cache):
     def extend(self, tokens: list[int]) -> None:
         if self.on_device():
             fetch_rows(self, len(tokens))
+        if self.states_on_device():
+            self.fetch_states(self._next, self.host_states())
         self._ids[self.length : self.length + len(tokens)] = tokens
         super().extend(tokens)
         self._write_length()
@@ -116,8 +118,15 @@ class FileCache(Cache):
         self._write_length()
 
     def fetch_layers(self) -> None:
-        """Keep keys and values in the file alone from now on: it has them."""
-        self._of_layer = self.host_layers()
+        """Keep keys, values and states in the file alone from now on: it has them."""
+        self._of_layer, self._states = self.host_layers(), self.host_states()
+
+    def _clear_states(self) -> None:
+        """Of the copies in the file as well."""
+        super()._clear_states()
+        for arrays in self.host_states()[self._now].values():
+            for array in arrays:
+                array.fill(0)
 
     def _write_length(self) -> None:
         states = self._now | self._mark << 2 | self.marked << 4

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 FORMS = {"gpu": "gpu", "cpu": "cpu_devices"}  # the folder of each
-FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear", "experts")
+FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear", "experts", "recurrent")
 _KINDS = ("EXPERT", "SHARED", "UP", "SHARED_UP")  # of the matrices of kernels with several formats
 _FORMAT = re.compile(r"^  FORMAT\((\w+), (\d+), (\d+), (\d+), ", re.MULTILINE)
 _INCLUDE = re.compile(r'^#(?:define BODY "(?P<body>.+)"|include (?:"(?P<file>.+)"|BODY))$', re.MULTILINE)

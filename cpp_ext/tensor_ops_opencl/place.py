@@ -10,7 +10,7 @@ import numpy as np
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY
 from airllm.backends.device.fused_ops import FusedOps
 from airllm.backends.devices import host_memory
-from tensor_ops_opencl import expert_launches, mixture_launches, tensor_launches
+from tensor_ops_opencl import expert_launches, mixture_launches, recurrent_launches, tensor_launches
 from tensor_ops_opencl.devices import driver
 from tensor_ops_opencl.engine import Engine, NotCompiled, engine, forget_engines
 from tensor_ops_opencl.kernel_text import stored_formats
@@ -152,6 +152,8 @@ class OpenCLPlace:
             return expert_launches.plan(op, arrays, outs, parameters, form, units)
         if op in mixture_launches.LAUNCHES:
             return mixture_launches.plan(op, arrays, outs, parameters, form, units)
+        if op in recurrent_launches.LAUNCHES:
+            return recurrent_launches.plan(op, arrays, outs, parameters, form)
         if op == "gated_linear":
             return expert_launches.gated_linear(arrays, out, parameters["activation"], form, units)
         return plan_of(Call(op, arrays, parameters, out.shape, form, units))

@@ -13,7 +13,7 @@ import numpy as np
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY
 from airllm.backends.device.fused_ops import FusedOps
 from airllm.backends.devices import host_memory
-from tensor_ops_webgpu import expert_launches, mixture_launches, tensor_launches
+from tensor_ops_webgpu import expert_launches, mixture_launches, recurrent_launches, tensor_launches
 from tensor_ops_webgpu.devices import driver
 from tensor_ops_webgpu.engine import Block, Engine, NotCompiled, engine, forget_engines
 from tensor_ops_webgpu.kernel_text import stored_formats
@@ -65,6 +65,8 @@ class WebGPUPlace:
             return expert_launches.plan(op, arrays, outs, parameters, self.engine.lanes)
         if op in mixture_launches.LAUNCHES:
             return mixture_launches.plan(op, arrays, outs, parameters, self.engine.lanes)
+        if op in recurrent_launches.LAUNCHES:
+            return recurrent_launches.plan(op, arrays, outs, parameters)
         if op == "gated_linear":
             return tensor_launches.gated_linear(
                 arrays, outs["out"], parameters["activation"], self.engine.lanes
@@ -146,6 +148,11 @@ class WebGPUPlace:
         if name == "gated_linear":
             return reads_words(arrays["weight"])
         return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs
+
+    def most_tokens(self, op: str, numbers: Mapping[str, Any]) -> int | None:
+        """The most tokens that a launch of a scan takes; None for no limit."""
+        most = self.engine.most_steps
+        return most and max((most - 1) // recurrent_launches.token_steps(op, numbers), 1)
 
     def formats(self) -> Sequence[str]:
         return list(stored_formats())

@@ -18,6 +18,7 @@ from airllm.backends.device.experts import DeviceExperts
 from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.launch_plan import STRIDED, Plan
 from airllm.backends.device.op_methods import ELEMENTWISE, OpMethods
+from airllm.backends.device.recurrent import DeviceRecurrence
 from airllm.backends.device.tensor import Memory, Tensor, dense_strides
 from airllm.formats import Quantized
 
@@ -89,6 +90,7 @@ class DeviceOps(OpMethods):
             "assign": self.assign,
             "cached_attention": self._cached_attention,
             "device_experts": DeviceExperts(self),
+            "device_recurrence": DeviceRecurrence(self),
         }
 
     # ---- memory ----

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from airllm.backends.device.staging import Group, Joined, Staging, group_bytes
+from airllm.engine.layers.recurrent_on_device import constants
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
 from airllm.memory.device_plan import DevicePlan, is_matrix
@@ -18,7 +19,10 @@ _STACKS = (
     ("attention.q", "attention.k", "attention.v"),
     ("feed_forward.gate", "feed_forward.up"),
     ("shared_expert.gate", "shared_expert.up"),
+    ("delta.qkv", "delta.qkvz", "delta.gate", "delta.rate", "delta.step"),
 )
+# Of these, the bias is no part of the product.
+_BIASED_LATER = ("delta.step",)
 # Weights of norms of one input, which a device computes together: the router's first.
 _NORMS = ("experts.router_norm", "experts.norm", "feed_forward.norm")
 
@@ -145,7 +149,7 @@ def _stacks_of(layer: Layer) -> list[list[tuple[str, ...]]]:
             kind = _kind(layer[name])
             groups[kind] = (*groups.get(kind, ()), name)
         there = [name for group in groups.values() for name in group]
-        biases = {_kind(layer.get(f"{name}_bias")) for name in there}
+        biases = {_kind(layer.get(f"{name}_bias")) for name in there if name not in _BIASED_LATER}
         if len(there) > 1 and len(biases) == 1:
             found.append(list(groups.values()))
     return found
@@ -155,7 +159,8 @@ def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) 
     """A layer on the device, with matrices that can be multiplied together side by side, and their biases in
     one piece of memory; its vectors only without `matrices`.
     """
-    own = {name: each for name, each in layer.weights.items() if matrices or not is_matrix(each)}
+    every = layer.weights | constants(layer)
+    own = {name: each for name, each in every.items() if matrices or not is_matrix(each)}
     moved: dict[str, Any] = {}
     for groups in _stacks_of(layer):
         able = len(groups) == 1 or hasattr(on_device, "put_beside")
@@ -189,11 +194,11 @@ def join_experts(layer: Layer) -> dict[str, Joined]:
                 f"experts of layer {layer.index} have {names}: a device takes one format"
             )
     together = {"gate_up": ("gate", "up"), "down": ("down",)}
-    apart = {part: (part,) for part in ("gate", "up", "down")}
+    apart = {part: (part,) for part in ("gate", "up", "down") if part in kinds}
     return {
         f"experts.{name}{end}": _join(experts, [f"{part}{end}" for part in parts])
-        for end in (("", "_bias") if "gate_bias" in kinds else ("",))
-        for name, parts in (together if kinds[f"gate{end}"] == kinds[f"up{end}"] else apart).items()
+        for end in (("", "_bias") if "up_bias" in kinds else ("",))
+        for name, parts in (together if kinds.get(f"gate{end}") == kinds[f"up{end}"] else apart).items()
     }
 
 

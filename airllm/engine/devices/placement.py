@@ -80,8 +80,8 @@ class OnDevice:
             self.layers = place_layers(weights.layers, self.plan, move, on_device, host)
 
     def caches(self) -> list[Cache]:
-        """The sequences whose keys and values are there."""
-        return [cache for cache in self._caches if cache.on_device()]
+        """The sequences whose keys and values, or states, are there."""
+        return [cache for cache in self._caches if cache.is_on_device]
 
     @property
     def embeds(self) -> bool:

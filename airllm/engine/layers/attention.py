@@ -36,7 +36,7 @@ def attention(
             part.cache.append(layer.index, part.of(k), part.of(v), *ways)
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
     if gate is not None:
-        attended *= sigmoid(gate)
+        attended = _open_gate(ops, attended, gate)
     result = ops.linear(
         attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")
     )
@@ -52,11 +52,19 @@ def _queries(
     a, gate = layer.spec.attention, None
     q = _multiply(ops, x, layer, "q").reshape(len(x), a.heads, -1)
     if layer.config.output_gate:
-        q, gate = np.ascontiguousarray(q[..., : a.key_dim]), q[..., a.key_dim :]
+        q, gate = q[:, :, : a.key_dim].copy(), q[:, :, a.key_dim :]
     placed = _place(ops, q, layer, "q", angles)
     if placed is not q and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
         return placed, q, gate
     return placed, np.empty_like(q, shape=(len(x), a.heads, a.value_dim)), gate
+
+
+def _open_gate(ops: Any, attended: np.ndarray, gate: np.ndarray) -> np.ndarray:
+    """`attended` times the sigmoids of `gate`."""
+    if device := ops.extension("device_recurrence"):
+        return device.gate(attended, gate)
+    attended *= sigmoid(gate)
+    return attended
 
 
 def _keys_and_values(

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from airllm.architectures.model_config import ModelConfig
 from airllm.backends.device.experts import Activation, Experts, Mixture, Router
 from airllm.engine.layers.activations import sigmoid
-from airllm.engine.layers.feed_forward import activate, device_activation, feed_forward, mlp
+from airllm.engine.layers.feed_forward import activate, activate_alone, device_activation, feed_forward, mlp
 from airllm.engine.row_kernels import ops_of_experts
 from airllm.memory.layers import Layer
 
@@ -70,12 +71,12 @@ def _add_experts(
 def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: Any) -> Any:
     """`mix_experts` on a device, which has a layer's experts in one array for each of their matrices."""
     c = layer.config
-    given = _mixture_of(layer)
     plain = not c.dense_and_experts and c.gate_scale == c.down_scale == 1
-    if plain and (mixed := device.mixture(x, of_router, given)) is not None:
+    plain = plain and c.gated and not c.expert_latent
+    if plain and (mixed := device.mixture(x, of_router, _mixture_of(layer))) is not None:
         return mixed
     logits = ops.linear(of_router, layer["experts.router"], layer.get("experts.router_bias"))
-    ids, weights = device.choose(logits, layer.get("experts.selection_bias"), given.router)
+    ids, weights = device.choose(logits, layer.get("experts.selection_bias"), _router_of(c))
     if c.dense_and_experts:
         scales: Any = layer["experts.scales"]
         weights *= ops.embedding(ids.reshape(-1), scales.reshape(-1, 1)).reshape(weights.shape)
@@ -83,13 +84,18 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
     def multiply(x: Any, part: str, gate: Activation | None = None) -> Any:
         return device.linear(x, ids, layer[f"experts.{part}"], _bias_of(layer, part), gate)
 
-    used = _scale_slots(x, weights) if c.scales_input else x
+    inner = ops.linear(x, layer["experts.latent_in"]) if c.expert_latent else x
+    used = _scale_slots(inner, weights) if c.scales_input else inner
     if "experts.gate_up" in layer.weights:
         activated = multiply(used, "gate_up", device_activation(c))
+    elif not c.gated:
+        activated = activate_alone(ops, multiply(used, "up"), c)
     else:
         activated = activate(ops, multiply(used, "gate"), multiply(used, "up"), c)
     results = multiply(activated, "down")
     total = _sum_slots(results, weights) if c.scales_input else device.mix(results, weights)
+    if c.expert_latent:
+        total = ops.linear(total, layer["experts.latent_out"])
     if c.shared_expert:
         total += _shared_expert(ops, x, layer)
     return total
@@ -107,9 +113,14 @@ def _bias_of(layer: Layer, part: str) -> Any:
 def _mixture_of(layer: Layer) -> Mixture:
     """A layer's experts, as devices know them."""
     c = layer.config
+    dense = bool(c.dense_and_experts)
+    return Mixture(_router_of(c), device_activation(c), c.scales_input, layer.weights, dense)
+
+
+def _router_of(c: ModelConfig) -> Router:
+    """The choice of experts, as devices know it."""
     groups = c.expert_groups, c.expert_groups_used
-    router = Router(c.experts, c.experts_used, c.expert_scores, *groups, c.normalize_experts, c.expert_scale)
-    return Mixture(router, device_activation(c), c.scales_input, layer.weights, bool(c.dense_and_experts))
+    return Router(c.experts, c.experts_used, c.expert_scores, *groups, c.normalize_experts, c.expert_scale)
 
 
 def _scale_slots(x: Any, weights: Any) -> Any:

@@ -35,7 +35,7 @@ def mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) 
         gate = scaled(multiply(x, "gate"), c.gate_scale)
         activated = activate(ops, gate, multiply(x, "up"), c)
     else:
-        activated = _activate_alone(ops, multiply(x, "up"), c)
+        activated = activate_alone(ops, multiply(x, "up"), c)
     return scaled(multiply(activated, "down"), c.down_scale)
 
 
@@ -49,9 +49,11 @@ def activate(ops: Any, gate: np.ndarray, up: np.ndarray, c: ModelConfig) -> np.n
     return ops.geglu(gate, up, GELU[c.activation])
 
 
-def _activate_alone(ops: Any, x: np.ndarray, c: ModelConfig) -> np.ndarray:
+def activate_alone(ops: Any, x: np.ndarray, c: ModelConfig) -> np.ndarray:
+    """What the model's activation makes of `x`, which no gate multiplies."""
     if c.activation == "relu2":
-        return np.square(np.maximum(x, 0))
+        positive = np.maximum(x, 0)
+        return np.multiply(positive, positive, out=positive)
     return ops.silu(x) if c.activation == "silu" else ops.gelu(x, GELU[c.activation])
 
 

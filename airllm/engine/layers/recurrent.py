@@ -1,5 +1,5 @@
-"""Mixers with a recurrent state, written with the library's own ops: the definition of what native layers
-compute of them. `architectures/recurrent.py` has their sizes.
+"""Mixers with a recurrent state, written with the library's own ops: the definition of what native layers and
+devices compute of them. `architectures/recurrent.py` has their sizes.
 
 A mixer gets the state before a pass and writes that after it, both arrays of the cache. What it computes of a
 token depends on nothing but the tokens before it, however a text is cut into passes.
@@ -15,6 +15,7 @@ import numpy as np
 from airllm.architectures.recurrent import DeltaRule, Mamba2, Recurrent, ShortConv
 from airllm.engine.layers.activations import sigmoid
 from airllm.engine.layers.delta_rule import scan
+from airllm.engine.layers.recurrent_on_device import mix_on_device
 from airllm.engine.layers.rows import Rows
 from airllm.engine.layers.state_space import scan as scan_states
 from airllm.engine.row_kernels import is_for_few_rows
@@ -27,6 +28,8 @@ def mix_recurrently(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows])
     """What the layer's mixer makes of `x` (rows, width). The rows' states go on."""
     mixer = layer.spec.recurrent
     assert mixer
+    if device := ops.extension("device_recurrence"):
+        return mix_on_device(ops, device, x, layer, rows)
     return _MIXERS[type(mixer)](ops, x, layer, rows)
 
 

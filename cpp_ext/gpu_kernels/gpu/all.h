@@ -5,5 +5,6 @@
 #include "experts.h"
 #include "linear.h"
 #include "matmul.h"
+#include "recurrent.h"
 #include "rope.h"
 #include "rows.h"

@@ -1,0 +1,20 @@
+// What the scans of recurrent states share. An invocation has a column of a head's matrix, which no other
+// reads: token after token, it is in `next_state`. The first token finds it in `state`; without that,
+// `next_state` has it already.
+fn before_at(token: u32, i: u32) -> f32 {
+  if (token == 0u && numbers.state_type != 0u) {
+    return bitcast<f32>(state_words[i]);
+  }
+  return bitcast<f32>(next_state_words[i]);
+}
+
+fn mixed_row(i: u32) -> f32 {
+  return bitcast<f32>(mixed_words[i]);
+}
+
+// log(1 + exp(x)). WGSL has no log of 1 + a small number.
+fn softplus(x: f32) -> f32 {
+  let e = exponential(-abs(x));
+  let series = e * (1.0 - e * (0.5 - e * (0.33333333 - e * (0.25 - 0.2 * e))));
+  return max(x, 0.0) + select(log(1.0 + e), series, e < 0.03125);
+}
