@@ -21,6 +21,7 @@ from airllm.formats import FORMATS, Quantized
 from tensor_ops_mlx import operations
 from tensor_ops_mlx.device_array import Array, Kept, mlx_dtype
 from tensor_ops_mlx.experts import Experts
+from tensor_ops_mlx.recurrent import Recurrence
 from tensor_ops_mlx.runtime import device, driver, import_core, on_gpu
 from tensor_ops_mlx.weights import Groups, hold
 
@@ -67,6 +68,7 @@ class DeviceOps(OpMethods):
             "append": self.append,
             "cached_attention": self._cached_attention,
             "device_experts": Experts(self),
+            "device_recurrence": Recurrence(self),
             "start": self.start,
         }
         self._last: tuple[Any, ...] = (None, 0, None)  # what was multiplied last: x, its version, the weight

@@ -60,7 +60,7 @@ def _delta_inputs(ops: Any, x: Any, layer: Layer, a: DeltaRule) -> tuple[Any, An
     inputs, at = np.empty_like(x, shape=(len(x), a.channels)), 0
     for first, end in parts:
         size = a.key_heads * (end - first)
-        inputs[:, at : at + size] = of_key_head[:, :, first:end].reshape(len(x), size)
+        inputs[:, at : at + size].reshape(len(x), a.key_heads, -1)[:] = of_key_head[:, :, first:end]
         at += size
     return inputs, of_key_head[:, :, both + wide :].reshape(len(x), a.values)
 
