@@ -1,5 +1,5 @@
-"""Mixers with a recurrent state on a device: the convolution before a state, the scans of states, and the gate
-after them. `airllm.engine.layers.recurrent` defines them for NumPy arrays.
+"""Mixers with a recurrent state on a device: the convolution before a state, the scans of states, and the
+gate after them. `airllm.engine.layers.recurrent` defines them for NumPy arrays.
 
 A launch takes all tokens of a sequence in a pass, and leaves its new state on the device.
 """
@@ -189,8 +189,8 @@ class DeviceRecurrence:
         by_sigmoid: int = 0,
         norm_first: int = 0,
     ) -> Tensor:
-        """`gated_norm` of x (rows, groups, dim). `places`: the first gate, and from one row, and one group, to
-        the next.
+        """`gated_norm` of x (rows, groups, dim). `places`: the first gate, and the steps from one row, and
+        from one group, to the next.
         """
         rows, groups, dim = x.shape
         whole, x_from, _ = _whole(x if x.is_dense else x.copy())

@@ -2,6 +2,8 @@
 kernels themselves, by NumPy in float64.
 """
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -38,15 +40,17 @@ def test_what_crosses_the_bus_per_token(name, backend):
         states = cache.layout.state_bytes
         assert cache.states_on_device() == list(cache.layout.recurrent) != []
         assert (counts(backend) - before).resident >= opened + states
-        for token in TEXTS[0][-4:]:
+        engine.forward(TEXTS[0][-4:-3], cache)
+        for token in TEXTS[0][-3:]:
             start = counts(backend)
             logits = engine.forward([token], cache)
             spent = counts(backend) - start
             assert 0 < spent.uploaded <= 8 * KIB
             assert (spent.downloaded, spent.waits) == (logits.nbytes, 1)
-            assert spent.resident == 0 or backend == "mlx"
+            assert spent.resident == 0
             assert spent.submits == 1 or backend != "webgpu"
-    del cache
+    del cache, engine
+    gc.collect()  # the ops remember the last products, and have extensions that refer to them
     assert (counts(backend) - before).resident == 0
 
 
@@ -119,8 +123,9 @@ def test_a_copy_of_a_beginning_has_states_of_its_own(name, backend):
 
 
 @pytest.mark.parametrize("name", ("lfm2", "granite_hybrid"))
-def test_a_chat_computes_only_what_follows_the_kept_place(name, placed):
-    with open_engine(DATA / name, placed) as engine, open_host(DATA / name) as host:
+def test_a_chat_computes_only_what_follows_the_kept_place(name, placed, tmp_path):
+    path = tiny_gguf.write_gguf(name, tmp_path / "tiny.gguf")
+    with open_engine(path, placed) as engine, open_host(path) as host:
         for prompt, kept in ((TEXT[:100], 0), (TEXT[:100], 64), ([*TEXT[:70], *TEXT[:9]], 64)):
             assert engine.generate(prompt, max_new_tokens=6) == host.generate(prompt, max_new_tokens=6)
             assert engine.statistics.cached_tokens == kept
