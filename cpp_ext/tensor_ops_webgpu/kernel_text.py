@@ -118,6 +118,7 @@ _OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_beside", "normed_linear
 _BY_COLUMNS = ("linear_blocks", "linear_experts_blocks", "mixture_up", "linear_beside", "normed_linear")
 _WITH_UP = ("mixture_up", "linear_beside", "normed_linear")
 _CHOICES = ("choose_experts", "mixture_up")
+_BY_SLOTS = ("linear_experts", "linear_experts_blocks")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
 
@@ -153,6 +154,8 @@ def text(launch: Launch) -> str:
         parts.append(_file("columns"))
     if launch.kernel in _CHOICES:
         parts.append(_file("choice"))
+    if launch.kernel in _BY_SLOTS:
+        parts.append(_file("slots"))
     if launch.kernel == "linear_beside":
         parts.append(_GIVEN_ROW)
     own = "linear_beside" if launch.kernel == "normed_linear" else launch.kernel

@@ -108,6 +108,8 @@ class Mixture(NamedTuple):
         w, router = self.weights, self.router
         if rows > _MOST_ROWS:
             return "many rows"
+        if "experts.down" not in w or not ("experts.gate_up" in w or {"experts.gate", "experts.up"} <= {*w}):
+            return "experts in several formats"
         if router.experts > MOST_EXPERTS or router.used > MOST_USED or router.groups > MOST_GROUPS:
             return "many experts"
         if isinstance(w["experts.router"], Quantized):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.device.experts import Activation, Experts, Mixture, Router
+from airllm.backends.device.experts import Activation, Experts, Mixture, Parted, Router
 from airllm.engine.layers.activations import sigmoid
 from airllm.engine.layers.feed_forward import activate, device_activation, feed_forward, mlp
 from airllm.engine.row_kernels import ops_of_experts
@@ -81,10 +81,12 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
         weights *= ops.embedding(ids.reshape(-1), scales.reshape(-1, 1)).reshape(weights.shape)
 
     def multiply(x: Any, part: str, gate: Activation | None = None) -> Any:
-        return device.linear(x, ids, layer[f"experts.{part}"], _bias_of(layer, part), gate)
+        matrices = _matrices_of(layer, part)
+        assert matrices is not None
+        return device.linear(x, ids, matrices, _bias_of(layer, part), gate)
 
     used = _scale_slots(x, weights) if c.scales_input else x
-    if "experts.gate_up" in layer.weights:
+    if _matrices_of(layer, "gate_up") is not None:
         activated = multiply(used, "gate_up", device_activation(c))
     else:
         activated = activate(ops, multiply(used, "gate"), multiply(used, "up"), c)
@@ -93,6 +95,16 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
     if c.shared_expert:
         total += _shared_expert(ops, x, layer)
     return total
+
+
+def _matrices_of(layer: Layer, part: str) -> Any:
+    """The matrices of all experts on a device: one array, those of each format, or None."""
+    if (whole := layer.get(f"experts.{part}")) is not None:
+        return whole
+    parts = list[tuple[Any, Any]]()
+    while (each := layer.get(name := f"experts.{part}.{len(parts)}")) is not None:
+        parts.append((each, layer[f"{name}.places"]))
+    return Parted(tuple(parts)) if parts else None
 
 
 def _bias_of(layer: Layer, part: str) -> Any:
