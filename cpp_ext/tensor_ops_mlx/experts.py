@@ -107,9 +107,9 @@ def _multiply(x: mx.array, weight: mx.array, ids: mx.array) -> mx.array:
 
 
 def _in_best_groups(scores: mx.array, router: Router) -> mx.array:
-    """-inf outside the best groups. A group is as good as its two best experts."""
+    """-inf outside the best groups. A group is as good as its best experts together."""
     by_group = scores.reshape(len(scores), router.groups, -1)
-    best_two = mx.sort(by_group, axis=-1)[..., -2:].sum(axis=-1)
-    others = mx.argsort(-best_two, axis=-1)[:, router.groups_used :]
+    best = mx.sort(by_group, axis=-1)[..., -router.group_best :].sum(axis=-1)
+    others = mx.argsort(-best, axis=-1)[:, router.groups_used :]
     hidden = mx.full((*others.shape, by_group.shape[-1]), -math.inf)
     return mx.put_along_axis(by_group, others[..., None], hidden, axis=1).reshape(scores.shape)

@@ -36,9 +36,8 @@ def _choose(
     arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
 ) -> Launch:
     rows, experts = arrays["logits"].shape
-    sizes = (
-        np.uint64(n) for n in (rows, experts, numbers["used"], numbers["groups"], numbers["groups_used"])
-    )
+    names = ("used", "groups", "groups_used", "group_best")
+    sizes = (np.uint64(n) for n in (rows, experts, *(numbers[name] for name in names)))
     kinds = np.uint32(numbers["sigmoid"]), np.uint32(numbers["normalize"]), np.float32(numbers["scale"])
     memory = ("logits", "bias" if "bias" in arrays else None, "ids", "weights")
     group = 1 if form == "cpu" else _GROUP

@@ -36,12 +36,14 @@ class Router(NamedTuple):
     groups_used: int
     normalize: bool
     scale: float
+    group_best: int = 2
 
     @property
     def numbers(self) -> dict[str, Any]:
         """What kernels are told."""
         return {
             "used": self.used, "groups": self.groups, "groups_used": self.groups_used,
+            "group_best": self.group_best,
             "sigmoid": int(self.scores == "sigmoid"), "normalize": int(self.normalize), "scale": self.scale,
         }  # fmt: skip
 

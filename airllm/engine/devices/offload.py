@@ -151,7 +151,8 @@ class Offload:
 
     def _one_layer(self) -> list[Layer]:
         """The last layer that reads its own keys and values."""
-        own = [layer for layer in self.weights.layers if layer.spec.attention.source == layer.index]
+        sources = self._config.kv_layers
+        own = [each for each in self.weights.layers if not sources or sources[each.index] == each.index]
         return own[-1:]
 
     def _seconds_there(self) -> float:

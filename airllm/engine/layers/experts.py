@@ -119,8 +119,10 @@ def _bias_of(layer: Layer, part: str) -> Any:
 def _mixture_of(layer: Layer) -> Mixture:
     """A layer's experts, as devices know them."""
     c = layer.config
-    groups = c.expert_groups, c.expert_groups_used
-    router = Router(c.experts, c.experts_used, c.expert_scores, *groups, c.normalize_experts, c.expert_scale)
+    router = Router(
+        *(c.experts, c.experts_used, c.expert_scores, c.expert_groups, c.expert_groups_used),
+        *(c.normalize_experts, c.expert_scale, c.expert_group_best),
+    )
     return Mixture(router, device_activation(c), c.scales_input, layer.weights, bool(c.dense_and_experts))
 
 

@@ -21,10 +21,9 @@ from tests.support.models.tiny_models import AS_GGUF, DATA, SHORT, reference, te
 
 TEXTS = texts()
 WITH_EXPERTS = ("moe", "mixtral", "gpt_oss", "minimax")
-# test_on_device.py tests the first; devices have no latent attention and no recurrent states.
+# test_on_device.py tests the first; devices have no recurrent states.
 ELSEWHERE = (
     "gemma4_moe",
-    "glm4_moe_lite",
     "lfm2_moe",
     "qwen3_5_moe",
     "granite_hybrid_moe",
@@ -36,6 +35,7 @@ ROUTERS = (
     ROUTER,
     ROUTER._replace(experts=300, used=9, normalize=False, scale=2.5),
     ROUTER._replace(experts=64, used=6, scores="sigmoid", groups=8, groups_used=3),
+    ROUTER._replace(experts=64, used=6, groups=8, groups_used=3, group_best=1),
 )
 backend, placed = device_models.backend, device_models.placed
 kernels_of_gpus = device_models.kernels_of_gpus
@@ -89,6 +89,7 @@ def definition(logits: np.ndarray, bias, router: Router):
     sizes = router.scores, router.used, router.groups, router.groups_used, router.normalize, router.scale
     config = Config(*sizes, bias is not None)
     weights = {"experts.router": None, "experts.selection_bias": bias}
+    config.expert_group_best = router.group_best
     return experts._route(Identity, logits, Layer(config, weights))
 
 
@@ -98,7 +99,9 @@ def ops(backend):
 
 
 @pytest.mark.parametrize("biased", (False, True))
-@pytest.mark.parametrize("router", ROUTERS, ids=lambda router: f"{router.used}of{router.experts}")
+@pytest.mark.parametrize(
+    "router", ROUTERS, ids=lambda router: f"{router.used}of{router.experts}by{router.group_best}"
+)
 def test_the_choice_is_the_decoders(router, biased, ops):
     """Of equal scores the first expert is chosen, on MLX any."""
     rng = np.random.default_rng(3)

@@ -51,8 +51,8 @@ def _choose(
     ids, weights = chosen(logits, bias, used, groups, groups_used, sigmoid)
     weights *= 1.5 / weights.sum(axis=-1, keepdims=True)
     numbers = {
-        "used": used, "groups": groups, "groups_used": groups_used, "sigmoid": sigmoid, "normalize": 1,
-        "scale": 1.5,
+        "used": used, "groups": groups, "groups_used": groups_used, "group_best": 2, "sigmoid": sigmoid,
+        "normalize": 1, "scale": 1.5,
     }  # fmt: skip
     arrays = {"logits": logits, "bias": bias}
     case = Case("choose_experts", arrays, {"ids": ids.astype(np.int32), "weights": weights}, numbers)
@@ -167,8 +167,9 @@ def _mixture_up(
         "bias": bias, "shared": shared,
     } | ({"scales": scales} if gated else {})  # fmt: skip
     numbers = {
-        "used": used, "groups": groups, "groups_used": groups_used, "sigmoid": gated, "normalize": 0,
-        "scale": 1.0, "shared_gate": gated, "scales_input": int(scales_input), "activation": 1,
+        "used": used, "groups": groups, "groups_used": groups_used, "group_best": 2, "sigmoid": gated,
+        "normalize": 0, "scale": 1.0, "shared_gate": gated, "scales_input": int(scales_input),
+        "activation": 1,
         "shared_from": gated * x.size,
         "limit": 0.0, "alpha": 0.0,
     }  # fmt: skip
