@@ -181,7 +181,7 @@ class Cache:
         return self._of_layer[layer]
 
     def put_layer(self, layer: int, *arrays: Any) -> None:
-        """Keep a layer's keys and values in other arrays from now on, such as those on a device. They may have
+        """Keep a layer's keys and values in other arrays from now on, such as on a device. They may have
         less room than `room_of` says, but what `layer` has.
         """
         old = self._of_layer[layer]

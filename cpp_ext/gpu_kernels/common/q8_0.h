@@ -1,5 +1,5 @@
-// Blocks of q8_0, in which a cache may have keys and values: a half as scale, then 32 codes. A block begins at
-// an even address.
+// Blocks of q8_0, in which a cache may have keys and values: a half as scale, then 32 codes. A block begins
+// at an even address.
 #ifndef AIRLLM_Q8_0_H
 #define AIRLLM_Q8_0_H
 

@@ -12,5 +12,5 @@
 
 #define DTYPE q8_0
 #include "attention_blocks.inc"
-#include "attention.inc"
+#include "attention_row.inc"
 #undef DTYPE
