@@ -281,8 +281,10 @@ def _to_blocks(x: mx.array) -> mx.array:
     """Rows of floats (..., d) as rows of q8_0: see `airllm/formats/blocks_32.py`."""
     blocks = x.reshape(*x.shape[:-1], -1, _Q8_0.values)
     scale = mx.abs(blocks).max(axis=-1, keepdims=True) / 127
-    scaled = mx.where(scale == 0, 0, blocks / mx.where(scale == 0, 1, scale))
-    codes = (mx.sign(scaled) * mx.floor(mx.abs(scaled) + 0.5)).astype(mx.int8)
+    scaled = blocks * mx.where(scale == 0, 0, 1 / scale)
+    size = mx.abs(scaled)
+    whole = mx.floor(size)
+    codes = (mx.sign(scaled) * (whole + mx.floor(2 * (size - whole)))).astype(mx.int8)
     found = mx.concatenate([scale.astype(mx.float16).view(mx.uint8), codes.view(mx.uint8)], axis=-1)
     return found.reshape(*x.shape[:-1], -1)
 

@@ -139,10 +139,11 @@ def test_models_with_blocks_in_caches_run_on_the_device(name, compute, backend):
             agree(logits, of_text[-2:])
 
 
-@pytest.mark.parametrize("name", ("gemma3", "gpt_oss"))
-def test_windows_of_blocks(name, tmp_path):
-    """And sinks. Layers with a window drop tokens: rows of blocks move to the front. On OpenCL alone:
-    llvmpipe takes minutes.
+@pytest.mark.parametrize(("name", "within"), (("gemma3", 4e-4), ("gpt_oss", 5e-3)))
+def test_windows_of_blocks(name, within, tmp_path):
+    """And sinks. Layers with a window drop tokens: rows of blocks move to the front. Of so many codes some are
+    rounded to their neighbours, which the experts of random weights magnify: q8_0 itself changes these logits
+    by 2e-3 and 1e-2. On OpenCL alone: llvmpipe takes minutes.
     """
     path, tokens = wide_gguf.write_wide(name, tmp_path / "wide.gguf"), (TEXTS[0] * 60)[:1030]
     with (
@@ -153,7 +154,7 @@ def test_windows_of_blocks(name, tmp_path):
         engine.forward(tokens[:-2], cache := engine.new_cache())
         assert cache.dropped > 0
         for token in tokens[-2:]:
-            agree(engine.forward([token], cache), host.forward([token], of_host), 1e-3)
+            agree(engine.forward([token], cache), host.forward([token], of_host), within)
 
 
 def test_blocks_of_prefixes_and_files(backend, tmp_path):
