@@ -285,7 +285,7 @@ def test_a_layer_with_experts_is_at_most_eight_launches(name, format, placed, tm
             assert (counts(placed) - start).launches <= 8 * engine.config.layers + 3
 
 
-@pytest.mark.parametrize("name", ("qwen2_moe", "gpt_oss"))
+@pytest.mark.parametrize("name", ("qwen2_moe", "gpt_oss", "deepseek_v3"))
 def test_the_persistent_kernel_and_kept_prompts(name, backend):
     wanted = reference(name)[0]
     kernel = PersistentKernel(model=DATA / name, backend=backend, cache_dtype="f32").compile()
