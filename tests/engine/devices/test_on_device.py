@@ -107,11 +107,12 @@ def test_work_groups_beside_each_other_have_local_memory_of_their_own(kernels_of
         assert np.abs(found - exact).max() <= 1e-4 * np.abs(exact).max()
 
 
-def test_info_says_where_the_arrays_of_a_model_are(backend, monkeypatch):
+@pytest.mark.parametrize("name", ("mixtral", "deepseek_v3"))
+def test_info_says_where_the_arrays_of_a_model_are(name, backend, monkeypatch):
     monkeypatch.setenv("AIRLLM_BACKEND", backend)
     tensor_ops.reload_backend()
     try:
-        assert "Arrays:      they stay on the device" in info.lines(DATA / "mixtral")
+        assert "Arrays:      they stay on the device" in info.lines(DATA / name)
     finally:
         monkeypatch.undo()
         tensor_ops.reload_backend()
