@@ -135,7 +135,7 @@ class OpenedModel:
         passes = there and not experts and not self.config.encoding
         passing = pass_through(self._tensors, self._on_host, self._device_options) if passes else None
         self.why_not_on_device = why_not_on_device(
-            given, self.config, self.residency.whole or bool(passing), bool(self.shard), self._cache_dtype
+            given, self.config, self.residency.whole or bool(passing), bool(self.shard)
         )
         if self.config.encoding:
             self.why_not_on_device = self.why_not_on_device or ENCODERS_ON_HOST

@@ -24,6 +24,7 @@ PASS = 512  # the most tokens of a sequence that go through the layers together
 STEP = 256  # tokens: what is dropped; attention cuts keys at multiples of this (kFewRowsPiece)
 BACK = 64  # tokens that `Cache.truncate` can always drop, besides those of the last pass
 STATES = 3  # recurrent states: of the last token, of the next, and of an earlier one to go back to
+_EVEN = 128  # tokens: rows of q8_0 have an even number of bytes, and kernels take multiples of 256 bytes
 _LINE = 64  # bytes: recurrent states begin at a multiple
 
 
@@ -195,6 +196,13 @@ def row_items(width: int, dtype: str) -> int:
         wanted = f"f32 or f16 for heads of {width}, which is not a multiple of {of.values}"
         raise ValueError(f"cache_dtype has value 'q8_0', expected {wanted}")
     return width // of.values * of.bytes
+
+
+def device_room(tokens: int) -> int:
+    """The room of a layer on a device that has so many tokens at most: then values begin where kernels can
+    take them, whatever a row's bytes.
+    """
+    return -(-tokens // _EVEN) * _EVEN
 
 
 def layer_values(config: ModelConfig, tokens: int) -> int:

@@ -9,27 +9,21 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
+from airllm.memory.cache_layout import device_room
 from airllm.memory.kv_cache import Cache, LayerCache
 
 _FEW = 16  # tokens of all layers that come from a device together
-_STEP = 256  # tokens: the room of an array is a multiple of this
+_STEP = 256  # tokens: the room of an array is a multiple of this, unless the cache's is less
 
 
 def why_not_movable(cache: Cache) -> str:
     """Why a cache stays in host memory; "" if it can be on a device."""
-    if not all(part.is_even for part in cache.layout.parts):
-        return "devices have no kernels for values of another width than keys"
-    return why_dtype_not_movable(cache.dtype)
+    return ""
 
 
 def why_layers_not_movable(config: ModelConfig) -> str:
     """Why the layers of a model stay in host memory; "" if they can be on a device."""
-    return "devices have no kernels for latent attention" if config.kv_rank else ""
-
-
-def why_dtype_not_movable(dtype: str) -> str:
-    """Why caches of a dtype stay in host memory; "" if they can be on a device."""
-    return "devices have no kernels that write q8_0" if dtype.lower() == "q8_0" else ""
+    return ""
 
 
 def move_cache(cache: Cache, on_device: Any, tokens: int, first: int = 0) -> None:
@@ -37,10 +31,10 @@ def move_cache(cache: Cache, on_device: Any, tokens: int, first: int = 0) -> Non
     `tokens` more, and their recurrent states. What it has goes there once.
     """
     for layer in _layers(cache, first):
-        kept: Any = cache.layer(layer).both
-        rows = cache.length - cache.dropped_of(layer)
-        if isinstance(kept, np.ndarray) or kept.shape[2] < min(rows + tokens, cache.room_of(layer)):
-            cache.put_layer(layer, _larger(kept, on_device, rows, tokens, cache.room_of(layer)))
+        kept: Any = cache.layer(layer).arrays
+        rows, most = cache.length - cache.dropped_of(layer), cache.room_of(layer)
+        if isinstance(kept[0], np.ndarray) or kept[0].shape[2] < min(rows + tokens, most):
+            cache.put_layer(layer, *(_larger(each, on_device, rows, tokens, most) for each in kept))
     _move_states(cache, on_device, first)
 
 
@@ -59,12 +53,13 @@ def device_bytes(cache: Cache, first: int, tokens: int) -> int:
     """Bytes of these layers on a device, once there is room for `tokens` more; 0 tokens: what is there."""
     total = 0
     for layer in _layers(cache, first):
-        kept: Any = cache.layer(layer).both
-        there = not isinstance(kept, np.ndarray)
+        kept: Any = cache.layer(layer).arrays
+        there, room = not isinstance(kept[0], np.ndarray), kept[0].shape[2]
         rows, most = cache.length - cache.dropped_of(layer), cache.room_of(layer)
-        grows = tokens and not (there and kept.shape[2] >= min(rows + tokens, most))
+        grows = tokens and not (there and room >= min(rows + tokens, most))
         if there or tokens:
-            total += kept[:, :, :1].nbytes * (_room(rows, tokens, most) if grows else kept.shape[2])
+            each = sum(array[:, :, :1].nbytes for array in kept)
+            total += each * (_room(rows, tokens, most) if grows else room)
     states, there_too = cache.layout.layer_state_bytes, cache.states_on_device()
     return total + sum(states[i] for i in states if i >= first and (tokens or i in there_too))
 
@@ -83,15 +78,14 @@ def fetch_rows(cache: Cache, tokens: int) -> None:
 
 def _fetch_together(cache: Cache, host: dict[int, LayerCache], layers: list[int], tokens: int) -> None:
     rows = [_rows_of(cache, layer, tokens) for layer in layers]
-    kept: list[Any] = [cache.layer(layer).both for layer in layers]
-    parts = [both[:, :, some] for both, some in zip(kept, rows, strict=True)]
-    found = parts[0].ops.empty((len(parts), *parts[0].shape), parts[0].dtype)
-    for place, part in enumerate(parts):
-        found[place] = part
-    for layer, some, values in zip(layers, rows, found.numpy(), strict=True):
-        both = host[layer].both
-        assert both is not None
-        np.copyto(both[:, :, some], values)
+    for number in range(len(cache.layer(layers[0]).arrays) if layers else 0):
+        kept: list[Any] = [cache.layer(layer).arrays[number] for layer in layers]
+        parts = [array[:, :, some] for array, some in zip(kept, rows, strict=True)]
+        found = parts[0].ops.empty((len(parts), *parts[0].shape), parts[0].dtype)
+        for place, part in enumerate(parts):
+            found[place] = part
+        for layer, some, values in zip(layers, rows, found.numpy(), strict=True):
+            np.copyto(host[layer].arrays[number][:, :, some], values)
 
 
 def _rows_of(cache: Cache, layer: int, tokens: int) -> slice:
@@ -115,4 +109,4 @@ def _larger(kept: Any, on_device: Any, rows: int, tokens: int, most: int) -> Any
 
 def _room(rows: int, tokens: int, most: int) -> int:
     """The tokens that a new array has room for: more than `tokens` after these `rows`."""
-    return min(most, -(-max(rows + tokens, rows * 3 // 2) // _STEP) * _STEP)
+    return min(device_room(most), -(-max(rows + tokens, rows * 3 // 2) // _STEP) * _STEP)

@@ -13,7 +13,7 @@ from math import prod
 
 from airllm.formats import Quantized
 from airllm.memory.budget import MemoryBudgetError
-from airllm.memory.cache_layout import CacheLayout
+from airllm.memory.cache_layout import CacheLayout, device_room
 from airllm.memory.layers import Layer
 from airllm.readable import size
 
@@ -233,8 +233,9 @@ def measure_sizes(
     cache; `places`: see `DeviceSizes`.
     """
     caches = dict.fromkeys(range(len(layers)), 0)
-    for part, shapes in zip(layout.parts, layout.shapes, strict=True):
-        each = sum(prod(shape[1:]) * layout.items.itemsize for shape in shapes)
+    for part, shapes, room in zip(layout.parts, layout.shapes, layout.rooms, strict=True):
+        of_token = sum(prod(shape[1:3]) * shape[4] * layout.items.itemsize for shape in shapes)
+        each = of_token * device_room(room)
         caches |= dict.fromkeys(part.layers, each)
     for layer, each in layout.layer_state_bytes.items():
         caches[layer] += each

@@ -30,15 +30,25 @@ class ContextFull(ValueError):
 @dataclass(frozen=True)
 class LayerCache:
     """A layer's views of a cache: `keys` and `values` (kv_heads, room, row); `both` (2, kv_heads, room, row)
-    if they are equally wide. `is_ring`: it has only the last tokens. `latent`: if not 0, values are the first
-    so many values of keys.
+    if they are equally wide. `arrays`: what has them, (1 or 2, kv_heads, room, row) each. `is_ring`: it has
+    only the last tokens. `latent`: if not 0, values are the first so many values of keys.
     """
 
     keys: np.ndarray
     values: np.ndarray
     both: np.ndarray | None
+    arrays: Arrays
     is_ring: bool
     latent: int = 0
+
+    @classmethod
+    def of(cls, arrays: Arrays, is_ring: bool, latent: int, dtype: str) -> LayerCache:
+        """The views of a layer's arrays."""
+        first, last = arrays[0], arrays[-1]
+        if latent:
+            inner = row_items(latent, dtype)
+            return cls(first[0], first[0][..., :inner], None, arrays, is_ring, latent)
+        return cls(first[0], last[-1], first if len(arrays) == 1 else None, arrays, is_ring)
 
 
 class Cache:
@@ -88,11 +98,8 @@ class Cache:
         }
 
     def _views(self, part: Part, arrays: Arrays, place: int) -> LayerCache:
-        first, last = arrays[0][place], arrays[-1][place]
-        if part.latent:
-            inner = row_items(part.value_dim, self.dtype)
-            return LayerCache(first[0], first[0][..., :inner], None, False, part.value_dim)
-        return LayerCache(first[0], last[-1], first if part.is_even else None, self.layout.is_ring(part))
+        own, latent = tuple(each[place] for each in arrays), part.value_dim * part.latent
+        return LayerCache.of(own, self.layout.is_ring(part), latent, self.dtype)
 
     def host_states(self) -> list[dict[int, Arrays]]:
         """The recurrent states of the layers as they are in host memory: several, so that a pass reads one
@@ -175,11 +182,12 @@ class Cache:
         """A layer's keys and values, without the tokens that are dropped."""
         return self._of_layer[layer]
 
-    def put_layer(self, layer: int, both: Any) -> None:
-        """Keep a layer's keys and values in another array from now on, such as one on a device. It may have
+    def put_layer(self, layer: int, *arrays: Any) -> None:
+        """Keep a layer's keys and values in other arrays from now on, such as on a device. They may have
         less room than `room_of` says, but what `layer` has.
         """
-        self._of_layer[layer] = LayerCache(both[0], both[1], both, self._of_layer[layer].is_ring)
+        old = self._of_layer[layer]
+        self._of_layer[layer] = LayerCache.of(arrays, old.is_ring, old.latent, self.dtype)
 
     def room_of(self, layer: int) -> int:
         """The most tokens that a layer keeps."""
@@ -229,14 +237,18 @@ class Cache:
         `numpy.copyto` for floats, and `append` may write both to a layer on a device, from a place on.
         """
         start, kept = self.length - self.dropped_of(layer), self.layer(layer)
-        if append:
+        if append and kept.both is not None:
             append(kept.both, start, keys, values)
             return
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
         for rows, new in ((kept.keys, keys), (kept.values, values)):
             if new is None:
                 continue
-            put(rows[:, start : start + len(keys)], self._encode(new.swapaxes(0, 1)))
+            to = rows[:, start : start + len(keys)]
+            if self.dtype == "q8_0" and not isinstance(new, np.ndarray):
+                new.ops.assign_blocks(to, new.swapaxes(0, 1))  # on a device
+            else:
+                put(to, self._encode(new.swapaxes(0, 1)))
 
     def read(self, layer: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of a layer's first tokens, but those dropped: (kv_heads, tokens, head_dim) each,
@@ -251,6 +263,8 @@ class Cache:
     def _decode(self, kept: np.ndarray) -> np.ndarray:
         if self.dtype != "q8_0":
             return kept
+        if not isinstance(kept, np.ndarray):
+            return kept.ops.read_blocks(kept)  # on a device
         heads = [Quantized(rows, "q8_0") for rows in kept]  # a head's rows are contiguous
         floats = np.empty((len(heads), *heads[0].shape), np.float32)
         for head, out in zip(heads, floats, strict=True):
@@ -392,8 +406,7 @@ class Cache:
         for layer, kept in other._of_layer.items():
             rows = length - other.dropped_of(layer)
             if layer in there:
-                assert kept.both is not None
-                self.put_layer(layer, kept.both[:, :, :rows].copy())
+                self.put_layer(layer, *(each[:, :, :rows].copy() for each in kept.arrays))
                 continue
             own = self._of_layer[layer]
             for to, given in ((own.keys, kept.keys), (own.values, kept.values)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from airllm.backends.device.experts import Activation, Mixture, Router
+from airllm.backends.device.experts import Activation, Mixture, Parted, Router
 from tensor_ops_mlx import operations
 from tensor_ops_mlx.device_array import Array
 from tensor_ops_mlx.weights import Groups
@@ -33,24 +33,49 @@ class Experts:
         return Array(self._ops, ids), Array(self._ops, weights * router.scale)
 
     def linear(
-        self, x: Array, ids: Array, weight: Any, bias: Array | None = None, gate: Activation | None = None
+        self,
+        x: Array,
+        ids: Array | None,
+        weight: Any,
+        bias: Array | None = None,
+        gate: Activation | None = None,
     ) -> Array:
         """x times the matrices of the chosen experts: (slots, n). x has a row for each token, or for each
-        slot; `weight` has the shape (experts, n, k), `bias` (experts, n). With a `gate`, both have 2 n rows,
-        and the first half gates the second.
+        slot; `weight` has the shape (experts, n, k) or is `Parted`, `bias` (experts, n). With a `gate`, both
+        have 2 n rows, and the first half gates the second. Without ids, slots use all matrices by turns.
         """
-        rows, used = ids.shape
-        k = weight.shape[-1]
-        given, chosen = x.value.reshape(rows, -1, 1, k), ids.value
+        if ids is None:
+            of_matrices = mx.arange(weight.shape[0])[None]
+            chosen = mx.broadcast_to(of_matrices, (len(x) // weight.shape[0], weight.shape[0]))
+        else:
+            chosen = ids.value
+        if isinstance(weight, Parted):
+            found = self._multiply_parts(x, chosen, weight)
+        else:
+            found = self._multiply(x, chosen, weight)
+        if bias is not None:
+            found = found + bias.value[chosen.reshape(-1)]
+        return Array(self._ops, _gated(found, gate) if gate else found)
+
+    def _multiply(self, x: Array, chosen: mx.array, weight: Any) -> mx.array:
+        """The products of all slots with matrices of one format."""
+        rows, used = chosen.shape
+        given = x.value.reshape(rows, -1, 1, weight.shape[-1])
         if isinstance(weight, Groups):
             codes, scales, offsets = weight.parts
             found = mx.gather_qmm(given, codes, scales, offsets, rhs_indices=chosen, **weight.options)
         else:
             found = _multiply(given, weight.value, chosen)
-        found = found.reshape(rows * used, -1)
-        if bias is not None:
-            found = found + bias.value[chosen.reshape(-1)]
-        return Array(self._ops, _gated(found, gate) if gate else found)
+        return found.reshape(rows * used, -1)
+
+    def _multiply_parts(self, x: Array, chosen: mx.array, weight: Parted) -> mx.array:
+        """The products of each slot with a matrix of the format that its expert has."""
+        found: Any = None
+        for part, places in weight.parts:
+            own = places.value[chosen]
+            product = self._multiply(x, mx.maximum(own, 0), part)
+            found = product if found is None else mx.where(own.reshape(-1, 1) >= 0, product, found)
+        return found
 
     def mix(self, results: Array, weights: Array) -> Array:
         """The weighted sum (rows, n) of each token's results (slots, n)."""
@@ -82,9 +107,9 @@ def _multiply(x: mx.array, weight: mx.array, ids: mx.array) -> mx.array:
 
 
 def _in_best_groups(scores: mx.array, router: Router) -> mx.array:
-    """-inf outside the best groups. A group is as good as its two best experts."""
+    """-inf outside the best groups. A group is as good as its best experts together."""
     by_group = scores.reshape(len(scores), router.groups, -1)
-    best_two = mx.sort(by_group, axis=-1)[..., -2:].sum(axis=-1)
-    others = mx.argsort(-best_two, axis=-1)[:, router.groups_used :]
+    best = mx.sort(by_group, axis=-1)[..., -router.group_best :].sum(axis=-1)
+    others = mx.argsort(-best, axis=-1)[:, router.groups_used :]
     hidden = mx.full((*others.shape, by_group.shape[-1]), -math.inf)
     return mx.put_along_axis(by_group, others[..., None], hidden, axis=1).reshape(scores.shape)

@@ -25,6 +25,7 @@ from tensor_ops_mlx.recurrent import Recurrence
 from tensor_ops_mlx.runtime import device, driver, import_core, on_gpu
 from tensor_ops_mlx.weights import Groups, hold
 
+_Q8_0 = FORMATS["q8_0"]
 _FLOATS = ("float32", "float16", "bfloat16")
 _FEW_ROWS = 4  # on a CPU, MLX multiplies more rows faster by the columns of a matrix
 _COMPILED = ("silu", "gelu", "swiglu", "geglu", "apply_rope")  # of one shape for all tokens
@@ -128,13 +129,24 @@ class DeviceOps(OpMethods):
         return found.view(array.dtype)
 
     def assign(self, to: Array, given: Any) -> None:
-        """`to[...] = given`: floats, converted to the dtype of `to`. TypeError for other dtypes."""
+        """`to[...] = given`: floats, converted to the dtype of `to`, or bytes of blocks. TypeError for other
+        dtypes.
+        """
+        bytes_alike = to.dtype == np.uint8 == given.dtype
         for each in (to, given) if isinstance(given, Array) else (to,):
-            if each.dtype.name not in _FLOATS:
+            if each.dtype.name not in _FLOATS and not bytes_alike:
                 found = f"assign: an array has dtype {each.dtype}"
                 raise TypeError(f"{found}, expected one of {', '.join(_FLOATS)}")
         value = self._value(given).astype(mlx_dtype(to.dtype))
         to.write(mx.broadcast_to(value, to.shape))
+
+    def assign_blocks(self, to: Array, given: Array) -> None:
+        """Write rows of floats (..., d) to rows of q8_0 (..., bytes)."""
+        to.write(_to_blocks(given.value))
+
+    def read_blocks(self, kept: Array) -> Array:
+        """The floats of rows of q8_0."""
+        return Array(self, _of_blocks(kept.value))
 
     def _value(self, given: Any) -> Any:
         """A value of MLX: of an array there, of one of the host, or of a number."""
@@ -230,13 +242,26 @@ class DeviceOps(OpMethods):
         """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache."""
         self._last, self._product = (None, 0, None), None
         new = mx.stack([keys.value, values.value]).swapaxes(1, 2)
-        kept[:, :, start : start + new.shape[2]].write(new.astype(mlx_dtype(kept.dtype)))
+        new = _to_blocks(new) if kept.dtype == np.uint8 else new.astype(mlx_dtype(kept.dtype))
+        kept[:, :, start : start + new.shape[2]].write(new)
 
     def _cached_attention(
-        self, q: Array, cache: Array, length: int, out: Array, origin: int = 0, **options: Any
+        self,
+        q: Array,
+        cache: Array,
+        length: int,
+        out: Array,
+        origin: int = 0,
+        value_dim: int = 0,
+        **options: Any,
     ) -> None:
-        """Attend from the last tokens to the first `length` of a layer's keys and values."""
-        keys, values = cache[:, :, :length]
+        """Attend from the last tokens to the first `length` of a layer's keys and values. With a `value_dim`,
+        `cache` has keys alone, and values are the first so many values of them.
+        """
+        seen = cache[:, :, :length]
+        if seen.dtype == np.uint8:
+            seen = self.read_blocks(seen)
+        keys, values = (seen[0], seen[0][..., :value_dim]) if value_dim else seen
         self.attention(q, keys, values, causal=True, out=out, **options)
 
     def start(self, array: Array) -> None:
@@ -252,6 +277,26 @@ class DeviceOps(OpMethods):
         whole = self.to_device(Quantized(joined, parts[0].format) if _is_stored(parts[0]) else joined)
         stops = np.cumsum([len(each) for each in data]).tolist()
         return [_Rows(whole, a, b) for a, b in zip([0, *stops], stops, strict=False)]
+
+
+def _to_blocks(x: mx.array) -> mx.array:
+    """Rows of floats (..., d) as rows of q8_0: see `airllm/formats/blocks_32.py`."""
+    blocks = x.reshape(*x.shape[:-1], -1, _Q8_0.values)
+    scale = mx.abs(blocks).max(axis=-1, keepdims=True) / 127
+    scaled = blocks * mx.where(scale == 0, 0, 1 / scale)
+    size = mx.abs(scaled)
+    whole = mx.floor(size)
+    codes = (mx.sign(scaled) * (whole + mx.floor(2 * (size - whole)))).astype(mx.int8)
+    found = mx.concatenate([scale.astype(mx.float16).view(mx.uint8), codes.view(mx.uint8)], axis=-1)
+    return found.reshape(*x.shape[:-1], -1)
+
+
+def _of_blocks(stored: mx.array) -> mx.array:
+    """The float32 of rows of q8_0."""
+    blocks = mx.contiguous(stored).reshape(*stored.shape[:-1], -1, _Q8_0.bytes)
+    scale, codes = (mx.contiguous(each) for each in (blocks[..., :2], blocks[..., 2:]))
+    values = scale.view(mx.float16).astype(mx.float32) * codes.view(mx.int8).astype(mx.float32)
+    return values.reshape(*stored.shape[:-1], -1)
 
 
 def _is_stored(weight: Any) -> bool:

@@ -28,7 +28,7 @@ def plan(
 
 def gated_linear(arrays: Mapping[str, Any], out: Any, activation: int, form: str, units: int) -> Plan:
     """out = activation(x @ first^T) * (x @ second^T) for one row of x; weight has `first`, then `second`."""
-    numbers = {"activation": activation, "shared": 1, "limit": 0, "alpha": 0}
+    numbers = {"activation": activation, "shared": 1, "matrices": 1, "limit": 0, "alpha": 0}
     return plan("linear_experts", arrays, {"out": out}, numbers, form, units)
 
 
@@ -36,9 +36,8 @@ def _choose(
     arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
 ) -> Launch:
     rows, experts = arrays["logits"].shape
-    sizes = (
-        np.uint64(n) for n in (rows, experts, numbers["used"], numbers["groups"], numbers["groups_used"])
-    )
+    names = ("used", "groups", "groups_used", "group_best")
+    sizes = (np.uint64(n) for n in (rows, experts, *(numbers[name] for name in names)))
     kinds = np.uint32(numbers["sigmoid"]), np.uint32(numbers["normalize"]), np.float32(numbers["scale"])
     memory = ("logits", "bias" if "bias" in arrays else None, "ids", "weights")
     group = 1 if form == "cpu" else _GROUP
@@ -51,10 +50,10 @@ def _linear(
     weight = arrays["weight"]
     name = weight.format if is_quantized(weight) else SHORT[weight.dtype.name]
     (slots, n), k, activation = outs["out"].shape, weight.shape[-1], numbers["activation"]
-    sizes = (np.uint64(each) for each in (slots, numbers["shared"], n, k))
+    sizes = (np.uint64(each) for each in (slots, numbers["shared"], numbers["matrices"], n, k))
     gate = np.uint32(activation), np.float32(numbers["limit"]), np.float32(numbers["alpha"])
-    ids, bias = (each if each in arrays else None for each in ("ids", "bias"))
-    arguments = ("x", ids, "weight", bias, "out", *sizes, *gate)
+    ids, places, bias = (each if each in arrays else None for each in ("ids", "places", "bias"))
+    arguments = ("x", ids, places, "weight", bias, "out", *sizes, *gate)
     family, kernel = f"experts.{name}", f"linear_experts_{name}"
     tasks = slots * (n if activation else ceil_div(n, 2))
     if form == "gpu":

@@ -183,7 +183,8 @@ def _attention(call: Call) -> Plan:
     d, s = call.arrays["q"].shape[-1], call.arrays["k"].shape[-2]
     batch, numbers = prod(lead), _attention_numbers(call)
     memory = (*call.given_names("q", "k", "v", "mask", "sinks"), "out")
-    kind = SHORT[call.arrays["k"].dtype.name]
+    k = call.arrays["k"]
+    kind = k.format if is_quantized(k) else SHORT[k.dtype.name]
     if call.form == "cpu":
         groups = min(batch * heads * t, 4 * call.compute_units)
         launch = Launch("attention", f"cpu_attention_{kind}", (*memory, "scratch", *numbers), groups)
@@ -212,8 +213,9 @@ def _attention_numbers(call: Call) -> tuple:
     q, k, v, mask = arrays = [call.arrays.get(name) for name in ("q", "k", "v", "mask")]
     assert q is not None and k is not None
     d, groups, s = q.shape[-1], k.shape[-3], k.shape[-2]
-    inner, outer = batch_strides(lead, arrays, 3)
-    strides = [n for array, steps in zip(arrays, outer, strict=True) for n in (*steps, *_own(array))]
+    stored: list[Any] = [getattr(array, "data", array) if is_quantized(array) else array for array in arrays]
+    inner, outer = batch_strides(lead, stored, 3)
+    strides = [n for array, steps in zip(stored, outer, strict=True) for n in (*steps, *_own(array))]
     return (
         *_numbers(prod(lead), inner, heads, groups, t, s, d, e, *strides),
         *(

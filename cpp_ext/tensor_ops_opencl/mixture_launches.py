@@ -65,7 +65,11 @@ def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: 
         "ids",
         "weights",
     )
-    sizes = (rows, weight.shape[0], *(numbers[name] for name in ("used", "groups", "groups_used")))
+    sizes = (
+        rows,
+        weight.shape[0],
+        *(numbers[name] for name in ("used", "groups", "groups_used", "group_best")),
+    )
     kinds = *(np.uint32(numbers[name]) for name in ("sigmoid", "normalize")), np.float32(numbers["scale"])
     flags = (np.uint32(numbers[name]) for name in ("shared_gate", "scales_input", "activation"))
     gate = np.float32(numbers["limit"]), np.float32(numbers["alpha"])

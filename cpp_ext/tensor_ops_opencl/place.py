@@ -142,6 +142,8 @@ class OpenCLPlace:
         grid = (4 * units, 1) if form == "cpu" else (_MOST_GROUPS, _GROUP)
         if op == "assign":
             return tensor_launches.assign(arrays, out, grid)
+        if op == "assign_q8_0":
+            return tensor_launches.assign_q8_0(arrays, out, grid)
         if op == "combine":
             return tensor_launches.combine(arrays, out, parameters, grid)
         if op == "rope_append":

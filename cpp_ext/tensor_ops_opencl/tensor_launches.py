@@ -8,6 +8,7 @@ import numpy as np
 
 from airllm.backends.device.launch_plan import TYPES
 from airllm.backends.device.strides import shared_axes
+from airllm.formats import FORMATS
 from tensor_ops_opencl.launches import Launch, Plan
 
 _MOST_GROUPS = 2**16
@@ -22,6 +23,17 @@ def assign(arrays: Mapping[str, Any], out: Any, grid: tuple[int, int]) -> Plan:
     starts = (_start(x), _start(out), of_x[-1], of_out[-1], *sizes, *of_x[:-1], *of_out[:-1])
     arguments = ("x", "out", *_numbers(rows, dim), *types, *_numbers(*starts))
     return _plan("assign", arguments, rows, grid)
+
+
+def assign_q8_0(arrays: Mapping[str, Any], out: Any, grid: tuple[int, int]) -> Plan:
+    """The rows of x, floats, as rows of blocks."""
+    x = arrays["x"]
+    sizes, (of_x, of_out) = shared_axes(_shape(out), [_at_least_1d(x), out])
+    rows, row_bytes = _rows(out)
+    starts = (_start(x), _start(out), of_x[-1], *sizes, *of_x[:-1], *of_out[:-1])
+    counts = _numbers(rows, row_bytes // FORMATS["q8_0"].bytes)
+    arguments = ("x", "out", *counts, np.uint32(TYPES[x.dtype.name]), *_numbers(*starts))
+    return _plan("assign_q8_0", arguments, rows, grid)
 
 
 def combine(

@@ -38,9 +38,10 @@ def steps_of_choice(experts: int, numbers: Mapping[str, Any]) -> int:
 def _linear(call: Call, numbers: Mapping[str, Any]) -> Launch:
     weight, (slots, n), activation = call.arrays["weight"], call.shape, numbers["activation"]
     k, gated = weight.shape[-1], 1 + (activation > 0)
-    sizes = {"slots": slots, "shared_by": numbers["shared"], "n": n, "k": k, "rows": gated * n}
+    sizes = {"slots": slots, "shared_by": numbers["shared"], "matrices": numbers["matrices"]}
+    sizes |= {"n": n, "k": k, "rows": gated * n}
     sizes |= {"activation": activation, "limit": number(numbers["limit"]), "alpha": number(numbers["alpha"])}
-    inputs = {"a": "x", "ids": "ids", "b": "weight", "bias": "bias"}
+    inputs = {"a": "x", "ids": "ids", "places": "places", "b": "weight", "bias": "bias"}
     if reads_words(weight):
         columns = _GROUP // call.lanes
         steps = gated * steps_of_row(weight, k, call.lanes) + 2 * call.lanes

@@ -48,6 +48,21 @@ fn put_{name}(i: u32, first: f32, second: f32, count: u32) {{
   {name}_words[i / 2u] = half_bits(first, numbers.{name}_type) | (high << 16u);
 }}
 """
+# Words that invocations share.
+_SHARED_OUTPUT = """
+@group(0) @binding({place}) var<storage, read_write> {name}_words: array<atomic<u32>>;
+"""
+# Value i of consecutive blocks of q8_0.
+_Q8_0_VALUE = """
+fn {name}_byte(at: u32) -> u32 {{
+  return ({name}_words[at / 4u] >> (at % 4u * 8u)) & 0xffu;
+}}
+fn {name}_value(i: u32) -> f32 {{
+  let block = i / 32u * 34u;
+  let scale = half_value({name}_words[block / 4u], block / 2u, F16);
+  return scale * (f32({name}_byte(block + 2u + i % 32u) ^ 128u) - 128.0);
+}}
+"""
 # Value i of consecutive blocks.
 _BLOCK_VALUE = """
 fn block_value(format: u32, i: u32) -> f32 {{
@@ -119,6 +134,7 @@ _BY_COLUMNS = ("linear_blocks", "linear_experts_blocks", "mixture_up", "linear_b
 _WITH_UP = ("mixture_up", "linear_beside", "normed_linear")
 _CHOICES = ("choose_experts", "mixture_up")
 _SCANS = ("delta_scan", "state_scan")
+_BY_SLOTS = ("linear_experts", "linear_experts_blocks")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
 
@@ -130,11 +146,15 @@ def text(launch: Launch) -> str:
     parts += [_MISSING.format(name=name) for name in launch.missing]
     for place, name in enumerate(launch.inputs, start=1):
         other = f"block_value(numbers.{name}_type, i)" if name == stored and not launch.format else "0.0"
+        if launch.kernel == "attention" and name in ("k", "v"):
+            parts.append(_Q8_0_VALUE.format(name=name))
+            other = f"{name}_value(i)"
         parts.append(_INPUT.format(name=name, place=place, other=other))
         if f"{name}_n1" in launch.numbers:
             parts.append(_START.format(name=name))
     for place, name in enumerate(launch.outputs, start=1 + len(launch.inputs)):
-        parts.append(_OUTPUT.format(name=name, place=place))
+        shared = launch.kernel == "assign_q8_0"
+        parts.append((_SHARED_OUTPUT if shared else _OUTPUT).format(name=name, place=place))
         if f"{name}_n1" in launch.numbers:
             parts.append(_START.format(name=name))
     if launch.kernel in _OF_TWO_FORMATS:
@@ -156,6 +176,8 @@ def text(launch: Launch) -> str:
         parts.append(_file("choice"))
     if launch.kernel in _SCANS:
         parts.append(_file("recurrence"))
+    if launch.kernel in _BY_SLOTS:
+        parts.append(_file("slots"))
     if launch.kernel == "linear_beside":
         parts.append(_GIVEN_ROW)
     own = "linear_beside" if launch.kernel == "normed_linear" else launch.kernel

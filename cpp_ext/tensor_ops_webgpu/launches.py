@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from airllm import formats
 from airllm.backends.device import launch_plan
 from airllm.backends.device.launch_plan import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
 from airllm.backends.device.strides import element_strides, leading_strides
@@ -177,8 +178,12 @@ def _softmax(call: Call) -> Launch:
 
 def _start(call: Call, name: str, lead: Sequence[int], inner: int) -> dict[str, Any]:
     """The numbers for NAME_start: sizes of a result's leading axes, and an array's strides along them."""
-    fields = (f"{name}_{field}" for field in ("n1", "n2", "n3", "s0", "s1", "s2", "s3"))
-    return dict(zip(fields, map(int, leading_strides(lead, call.arrays.get(name), inner)), strict=True))
+    strides = leading_strides(lead, call.arrays.get(name), inner)
+    return dict(zip(_start_names(name), map(int, strides), strict=True))
+
+
+def _start_names(name: str) -> list[str]:
+    return [f"{name}_{field}" for field in ("n1", "n2", "n3", "s0", "s1", "s2", "s3")]
 
 
 def _apply_rope(call: Call) -> Launch:
@@ -278,9 +283,12 @@ def _attention(call: Call) -> Launch:
     numbers |= {"scale": scale, "softcap": softcap}
     numbers |= {"window": min(call.parameters["window"] or 0, s + t)}
     numbers |= {"causal": int(call.parameters["causal"])}
-    numbers |= _start(call, "q", call.shape[:-1], 1) | _start(call, "k", lead, 3) | _start(call, "v", lead, 3)
+    numbers |= _start(call, "q", call.shape[:-1], 1)
     for name in ("k", "v"):
-        steps = element_strides(call.arrays[name], 2, 1)
+        values = _by_values(call.arrays[name])
+        starts = leading_strides(lead, values, 3)
+        numbers |= dict(zip(_start_names(name), map(int, starts), strict=True))
+        steps = element_strides(values, 2, 1)
         numbers |= dict(zip((f"{name}_head", f"{name}_row"), steps, strict=True))
     numbers |= _start(call, "mask", call.shape[:-1], 1)
     of_keys = d + _REDUCTION + ceil_div(e, 2 * _KEYS) * (_KEYS + 1) + 3
@@ -288,6 +296,23 @@ def _attention(call: Call) -> Launch:
     return call.launch(
         "attention", _same_names("q", "k", "v", "mask", "sinks"), rows, steps, _KEYS, **numbers
     )
+
+
+class _Values(NamedTuple):
+    """An array of blocks by its values: strides count them as if each took `dtype`."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+
+
+def _by_values(array: Any) -> Any:
+    """An array whose strides are in values. All strides of blocks are whole blocks."""
+    if not is_quantized(array):
+        return array
+    of, item = formats.FORMATS[array.format], np.dtype(np.float32)
+    strides = tuple(step // of.bytes * of.values * item.itemsize for step in array.data.strides)
+    return _Values(array.shape, strides, item)
 
 
 def _embedding(call: Call) -> Launch:

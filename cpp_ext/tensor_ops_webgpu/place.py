@@ -55,6 +55,8 @@ class WebGPUPlace:
     def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
         if op == "assign":
             return tensor_launches.assign(arrays, outs["out"])
+        if op == "assign_q8_0":
+            return tensor_launches.assign_q8_0(arrays, outs["out"])
         if op == "combine":
             return tensor_launches.combine(arrays, outs["out"], parameters)
         if op == "rope_append":

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from airllm.backends.device.strides import shared_axes
+from airllm.formats import FORMATS
 from tensor_ops_webgpu.launches import Call, Plan, number, of_blocks
 
 _GROUP = 64
@@ -19,6 +22,8 @@ def assign(arrays: Mapping[str, Any], out: Any) -> Plan:
     """out = x. NotImplementedError if out has rows of an odd number of halves, which share words, or rows
     that are not contiguous.
     """
+    if out.dtype == np.uint8:
+        return assign_q8_0(arrays, out)
     starts = _starts(out, {"x": arrays["x"], "out": out})
     if starts.pop("out_step") != 1 and out.shape[-1:] > (1,):
         raise NotImplementedError(f"webgpu: out has strides {out.strides}, expected contiguous rows")
@@ -28,6 +33,22 @@ def assign(arrays: Mapping[str, Any], out: Any) -> Plan:
         raise NotImplementedError(f"webgpu: {found}, expected an even number")
     call = Call("assign", {"x": arrays["x"]}, {}, {"out": out})
     return _plan(call, {"x": "x"}, out, starts)
+
+
+def assign_q8_0(arrays: Mapping[str, Any], out: Any) -> Plan:
+    """The rows of x, floats or blocks, as rows of blocks. NotImplementedError if out has none, or an address
+    that is odd.
+    """
+    *lead, row_bytes = out.shape
+    starts = _starts(out, {"x": arrays["x"], "out": out})
+    places = (starts[f"out_{name}"] for name in ("s0", "s1", "s2", "s3", "from"))
+    if row_bytes % FORMATS["q8_0"].bytes or any(each % 2 for each in places):
+        raise NotImplementedError(f"webgpu: rows have {row_bytes} bytes, expected blocks of q8_0")
+    blocks = row_bytes // FORMATS["q8_0"].bytes
+    call = Call("assign_q8_0", {"x": arrays["x"]}, {}, {"out": out})
+    given = {"rows": prod(lead), "d": blocks} | starts
+    launch = call.launch(call.op, {"x": "x"}, prod(lead), 50 * -(-blocks // _GROUP), _GROUP, **given)
+    return Plan((launch,))
 
 
 def combine(arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any]) -> Plan:

@@ -20,10 +20,11 @@ from airllm.backends.device.launch_plan import STRIDED, Plan
 from airllm.backends.device.op_methods import ELEMENTWISE, OpMethods
 from airllm.backends.device.recurrent import DeviceRecurrence
 from airllm.backends.device.tensor import Memory, Tensor, dense_strides
-from airllm.formats import Quantized
+from airllm.formats import FORMATS, Quantized
 
 _FLOATS = ("float32", "float16", "bfloat16")
 FLOAT32 = np.dtype(np.float32)
+_BYTES, _Q8_0 = np.dtype(np.uint8), FORMATS["q8_0"]  # of caches in blocks
 _MOST_PLANS = 4096
 
 
@@ -154,9 +155,12 @@ class DeviceOps(OpMethods):
         return copy
 
     def assign(self, to: Tensor, given: Any) -> None:
-        """`to[...] = given`: floats, converted to the dtype of `to`. TypeError for other dtypes."""
+        """`to[...] = given`: floats, converted to the dtype of `to`, or bytes of blocks. TypeError for other
+        dtypes.
+        """
+        bytes_alike = to.dtype == _BYTES == given.dtype
         for each in (to, given) if isinstance(given, Tensor) else (to,):
-            if each.dtype.name not in _FLOATS:
+            if each.dtype.name not in _FLOATS and not bytes_alike:
                 found = f"assign: an array has dtype {each.dtype}"
                 raise TypeError(f"{found}, expected one of {', '.join(_FLOATS)}")
         given = given if isinstance(given, Tensor) else self.to_device(np.asarray(given, to.dtype))
@@ -167,6 +171,17 @@ class DeviceOps(OpMethods):
         self._before_write(to)
         if to.size:
             self._start("assign", {"x": given}, {}, {"out": to})
+
+    def assign_blocks(self, to: Tensor, given: Tensor) -> None:
+        """Write rows of floats (..., d) to rows of q8_0 (..., bytes)."""
+        self._before_write(to)
+        if to.size:
+            self._start("assign_q8_0", {"x": given}, {}, {"out": to})
+
+    def read_blocks(self, kept: Tensor) -> Tensor:
+        """The floats of rows of q8_0."""
+        blocks: Any = kept
+        return self.dequantize(Quantized(blocks, "q8_0"))
 
     # ---- ops ----
 
@@ -320,11 +335,43 @@ class DeviceOps(OpMethods):
     # ---- for the decoder ----
 
     def _cached_attention(
-        self, q: Tensor, cache: Tensor, length: int, out: Tensor, origin: int = 0, **options: Any
+        self,
+        q: Tensor,
+        cache: Tensor,
+        length: int,
+        out: Tensor,
+        origin: int = 0,
+        value_dim: int = 0,
+        **options: Any,
     ) -> None:
-        """Attend from the last tokens to the first `length` of a layer's keys and values."""
-        keys, values = cache[:, :, :length]
-        self.attention(q, keys, values, causal=True, out=out, **options)
+        """Attend from the last tokens to the first `length` of a layer's keys and values. With a `value_dim`,
+        `cache` has keys alone, and values are the first so many values of them.
+        """
+        seen = cache[:, :, :length]
+        in_blocks = seen.dtype == _BYTES
+        inner = value_dim // _Q8_0.values * _Q8_0.bytes if in_blocks else value_dim
+        keys, values = (seen[0], seen[0][..., :inner]) if value_dim else seen
+        if in_blocks:
+            self._attend_to_blocks(q, keys, values, out, **options)
+        else:
+            self.attention(q, keys, values, causal=True, out=out, **options)
+
+    def _attend_to_blocks(
+        self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor, sinks: Any = None, **options: Any
+    ) -> None:
+        """Causal attention to rows of q8_0."""
+        given: dict[str, Any] = {"q": self._ready(q, True)}
+        for name, each in (("k", keys), ("v", values)):
+            blocks: Any = self._ready(each, True)
+            given[name] = Quantized(blocks, "q8_0")
+        if sinks is not None:
+            given["sinks"] = self._ready(sinks, False)
+        parameters = {"causal": True, "scale": None, "softcap": None, "window": None} | options
+        result = out if self._fits(out) else self.empty(out.shape)
+        self._before_write(result)
+        self.start("attention", given, parameters, {"out": result})
+        if result is not out:
+            self.assign(out, result)
 
 
 class _Planned(NamedTuple):
@@ -349,7 +396,7 @@ def _key(array: Any) -> Any:
         return None
     if isinstance(array, Quantized):
         blocks: Any = array.data
-        return array.format, blocks.shape, blocks.offset
+        return array.format, blocks.shape, blocks.strides, blocks.offset
     return array.shape, array.dtype, array.strides, array.offset
 
 

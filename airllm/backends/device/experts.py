@@ -7,7 +7,7 @@ which they are.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,6 +23,14 @@ from airllm.backends.device.mixture import (
 from airllm.backends.device.tensor import Tensor
 
 
+class Parted(NamedTuple):
+    """Matrices of experts in several formats: for each format an array (experts of it, n, k), and the places
+    (experts,) of all experts in that, int32, -1 for those of another format.
+    """
+
+    parts: tuple[tuple[Any, Any], ...]
+
+
 class Experts(Protocol):
     """What a device does with experts. `x` and results are float32."""
 
@@ -31,8 +39,8 @@ class Experts(Protocol):
 
     def linear(self, x: Any, ids: Any, weight: Any, bias: Any = None, gate: Activation | None = None) -> Any:
         """x times the matrices of the chosen experts: (slots, n). x has a row for each token, or for each
-        slot; `weight` has the shape (experts, n, k), `bias` (experts, n). With a `gate`, both have 2 n rows,
-        and the first half gates the second.
+        slot; `weight` has the shape (experts, n, k) or is `Parted`, `bias` (experts, n). With a `gate`, both
+        have 2 n rows, and the first half gates the second. Without ids, slots use all matrices by turns.
         """
 
     def mix(self, results: Any, weights: Any) -> Any:
@@ -62,18 +70,26 @@ class DeviceExperts:
         return outs["ids"], outs["weights"]
 
     def linear(
-        self, x: Tensor, ids: Tensor, weight: Any, bias: Tensor | None = None, gate: Activation | None = None
+        self,
+        x: Tensor,
+        ids: Tensor | None,
+        weight: Any,
+        bias: Tensor | None = None,
+        gate: Activation | None = None,
     ) -> Tensor:
         """As `Experts.linear`. NotImplementedError for more values than the kernels count."""
-        if prod(weight.shape) >= COUNTABLE:
-            raise NotImplementedError(
-                f"experts: a weight has {prod(weight.shape)} values, expected less than 2^32"
-            )
-        out = self._ops.empty((ids.size, weight.shape[1] // (2 if gate else 1)))
-        arrays = {"x": x, "ids": ids, "weight": weight, "bias": bias}
+        parts = weight.parts if isinstance(weight, Parted) else ((weight, None),)
+        experts, rows, _ = parts[0][0].shape
+        slots = len(x) if ids is None else ids.size
         numbers = gate.numbers if gate else {"activation": 0, "limit": 0.0, "alpha": 0.0}
-        numbers["shared"] = ids.size // max(len(x), 1)
-        self._start("linear_experts", arrays, numbers, {"out": out})
+        numbers |= {"shared": slots // max(len(x), 1), "matrices": experts}
+        out = self._ops.empty((slots, rows // (2 if gate else 1)))
+        for part, places in parts:
+            if prod(part.shape) >= COUNTABLE:
+                found = f"experts: a weight has {prod(part.shape)} values"
+                raise NotImplementedError(f"{found}, expected less than 2^32")
+            arrays = {"x": x, "ids": ids, "places": places, "weight": part, "bias": bias}
+            self._start("linear_experts", arrays, numbers, {"out": out})
         return out
 
     def mix(self, results: Tensor, weights: Tensor) -> Tensor:
@@ -97,4 +113,4 @@ class DeviceExperts:
             self._ops.start(name, given, numbers, outs)
 
 
-__all__ = ["MOST_EXPERTS", "Activation", "DeviceExperts", "Experts", "Mixture", "Router"]
+__all__ = ["MOST_EXPERTS", "Activation", "DeviceExperts", "Experts", "Mixture", "Parted", "Router"]

@@ -32,7 +32,7 @@ class FusedOps(DeviceOps):
         super().__init__(backend, place)
         self._later: list[weakref.ref[Tensor]] = []  # tensors that have something pending
         self._products: Products | None = None
-        self._queries: tuple[Tensor, Heads] | None = None  # that the next `append` may compute
+        self._queries: weakref.ref[Tensor] | None = None  # that the next `append` may compute
         self._extensions["append"] = self.append
         self.combine_now: Callable[..., Tensor] = lambda *given: DeviceOps.combine(self, *given)
         self.layer_norm_now = self._method("layer_norm")
@@ -272,13 +272,16 @@ class FusedOps(DeviceOps):
         later = Heads(self, source, steps)
         result = self.put_off(shape, later)
         if source.offset == 0:
-            self._queries = result, later
+            self._queries = weakref.ref(result)
         return result
 
     def append(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> None:
         """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache, from `start` on.
         Of one token, all of it is one launch, with the norms and rotations of keys and queries.
         """
+        if kept.dtype == np.uint8:
+            self._append_blocks(kept, start, keys, values)
+            return
         done = len(keys) == 1 and self._append_heads(kept, start, keys, values)
         self._products = None
         if not done:
@@ -286,15 +289,22 @@ class FusedOps(DeviceOps):
             for to, new in zip(kept, (keys, values), strict=True):
                 self.assign(to[:, start:stop], new.swapaxes(0, 1))
 
+    def _append_blocks(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> None:
+        """The same to a layer in blocks: first as floats, then all rows in one launch."""
+        rows = self.empty((2, keys.shape[1], len(keys), keys.shape[2]))
+        self.append(rows, 0, keys, values)
+        self.assign_blocks(kept[:, :, start : start + len(keys)], rows)
+
     def _append_heads(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> bool:
-        (result, queries), self._queries = self._queries or (None, None), None
+        result = self._queries() if self._queries else None
+        self._queries = None
         of_keys, of_values = heads_of(keys), heads_of(values)
         if of_keys is None or of_values is None:
             return False
         to = Kept(kept, start, of_keys, of_values)
         out = None
-        if result is not None and queries is not None and result.pending is queries:
-            out = place(self, queries.source, queries.steps, to)
+        if result is not None and isinstance(result.pending, Heads):
+            out = place(self, result.pending.source, result.pending.steps, to)
         if out is None or result is None:
             return place(self, None, Steps(), to) is not None
         result.become(out)

@@ -36,12 +36,14 @@ class Router(NamedTuple):
     groups_used: int
     normalize: bool
     scale: float
+    group_best: int = 2
 
     @property
     def numbers(self) -> dict[str, Any]:
         """What kernels are told."""
         return {
             "used": self.used, "groups": self.groups, "groups_used": self.groups_used,
+            "group_best": self.group_best,
             "sigmoid": int(self.scores == "sigmoid"), "normalize": int(self.normalize), "scale": self.scale,
         }  # fmt: skip
 
@@ -108,6 +110,8 @@ class Mixture(NamedTuple):
         w, router = self.weights, self.router
         if rows > _MOST_ROWS:
             return "many rows"
+        if "experts.down" not in w or not ("experts.gate_up" in w or {"experts.gate", "experts.up"} <= {*w}):
+            return "experts in several formats"
         if router.experts > MOST_EXPERTS or router.used > MOST_USED or router.groups > MOST_GROUPS:
             return "many experts"
         if isinstance(w["experts.router"], Quantized):

@@ -217,7 +217,7 @@ class Tensor(NumPyProtocols):
     def __getitem__(self, index: Any) -> Tensor:
         if isinstance(index, slice) and index.indices(len(self)) == (0, len(self), 1):
             return self
-        index = index if isinstance(index, tuple) else (index,)
+        index = _without_ellipsis(index if isinstance(index, tuple) else (index,), self.ndim)
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
@@ -262,6 +262,14 @@ class Tensor(NumPyProtocols):
         if copy is False:
             raise ValueError("an array on a device has no NumPy array without a copy")
         return self.numpy().astype(dtype or self.dtype, copy=False)
+
+
+def _without_ellipsis(index: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """An index with whole axes in place of an ellipsis."""
+    at = next((i for i, part in enumerate(index) if part is Ellipsis), None)
+    if at is None:
+        return index
+    return (*index[:at], *[slice(None)] * (ndim - len(index) + 1), *index[at + 1 :])
 
 
 def _with_size(shape: Sequence[int], size: int) -> tuple[int, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 from airllm.backends.device.staging import Group, Joined, Staging, group_bytes
 from airllm.engine.layers.recurrent_on_device import constants
@@ -122,14 +124,14 @@ def staging_bytes(layers: Sequence[Layer]) -> int:
 
 
 def staged_groups(layer: Layer) -> list[Group]:
-    """A layer's matrices: those of one kind that can be multiplied together are a group. NotImplementedError
-    if its experts' formats differ.
-    """
+    """A layer's matrices: those of one kind that can be multiplied together are a group."""
     return [matrices for _, matrices in matrix_groups(layer)]
 
 
 def matrix_groups(layer: Layer) -> list[tuple[list[str], list[Any]]]:
-    """The names and the matrices of each group of a layer. All experts' matrices of a kind are one."""
+    """The names and the matrices of each group of a layer. All experts' matrices of a kind and format are
+    one.
+    """
     together = [names for groups in _stacks_of(layer) for names in groups if len(names) > 1]
     single = [(name,) for name, each in layer.weights.items() if is_matrix(each)]
     alone = [names for names in single if not any(names[0] in stack for stack in together)]
@@ -175,31 +177,59 @@ def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) 
     rest = {name: move(each) for name, each in own.items() if name not in moved}
     joined = join_experts(layer) if matrices else {}
     experts = {name: on_device.to_device(each.join()) for name, each in joined.items()}
-    return dataclasses.replace(layer, weights=rest | moved | experts)
+    places = {name: on_device.to_device(each) for name, each in places_of_experts(layer).items()}
+    return dataclasses.replace(layer, weights=rest | moved | experts | places)
 
 
 def join_experts(layer: Layer) -> dict[str, Joined]:
     """The matrices of all experts of a layer by their names on a device, one array for each kind, and one for
-    gate and up if they are alike, which their biases may be where they are not. NotImplementedError if the
-    experts' formats differ.
+    gate and up if each expert has both in one format, which their biases may be where they are not. Of a kind
+    in several formats, each has an array of its own.
+    """
+    found = {}
+    for name, parts, groups in _kinds_of_experts(layer):
+        for number, group in enumerate(groups.values()):
+            whole = name if len(groups) == 1 else f"{name}.{number}"
+            found[whole] = _join([expert for _, expert in group], parts)
+    return found
+
+
+def places_of_experts(layer: Layer) -> dict[str, np.ndarray]:
+    """Where each expert is in the arrays of kinds that have several formats, by names on a device: (experts,)
+    int32, -1 for an expert of another array.
+    """
+    found = {}
+    for name, _, groups in _kinds_of_experts(layer):
+        for number, group in enumerate(groups.values() if len(groups) > 1 else ()):
+            places = np.full(layer.config.experts, -1, np.int32)
+            places[[expert for expert, _ in group]] = np.arange(len(group))
+            found[f"{name}.{number}.places"] = places
+    return found
+
+
+# Numbers and weights of the experts of one format, by format.
+_Groups: TypeAlias = dict[str, list[tuple[int, Any]]]
+
+
+def _kinds_of_experts(layer: Layer) -> list[tuple[str, list[str], _Groups]]:
+    """The name of each array of experts on a device, the names of what it has of an expert, and the experts
+    by format. If they have several, each is an array.
     """
     if not layer.experts:
-        return {}
+        return []
     experts = [layer.experts.look_up(number) for number in range(layer.config.experts)]
-    kinds = {part: {_kind(expert[part]) for expert in experts} for part in experts[0]}
-    for found in kinds.values():
-        if len(found) > 1:
-            names = " and ".join(sorted(found))
-            raise NotImplementedError(
-                f"experts of layer {layer.index} have {names}: a device takes one format"
-            )
-    together = {"gate_up": ("gate", "up"), "down": ("down",)}
-    apart = {part: (part,) for part in ("gate", "up", "down") if part in kinds}
-    return {
-        f"experts.{name}{end}": _join(experts, [f"{part}{end}" for part in parts])
-        for end in (("", "_bias") if "up_bias" in kinds else ("",))
-        for name, parts in (together if kinds.get(f"gate{end}") == kinds[f"up{end}"] else apart).items()
-    }
+    found = []
+    for end in ("", "_bias"):
+        kinds = [each for each in ("gate", "up", "down") if f"{each}{end}" in experts[0]]
+        alike = all(_kind(each.get(f"gate{end}")) == _kind(each.get(f"up{end}")) for each in experts)
+        together = {"gate_up": ["gate", "up"]} | {each: [each] for each in kinds if each == "down"}
+        own = together if alike and "gate" in kinds else {each: [each] for each in kinds}
+        for name, parts in own.items() if kinds else ():
+            names, groups = [f"{part}{end}" for part in parts], _Groups()
+            for number, expert in enumerate(experts):
+                groups.setdefault(_kind(expert[names[0]]), []).append((number, expert))
+            found.append((f"experts.{name}{end}", names, groups))
+    return found
 
 
 def _join(experts: Sequence[dict[str, Stored]], names: Sequence[str]) -> Joined:

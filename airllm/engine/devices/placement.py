@@ -24,7 +24,6 @@ from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.device_cache import (
     device_bytes,
     move_cache,
-    why_dtype_not_movable,
     why_layers_not_movable,
     why_not_movable,
 )
@@ -173,10 +172,9 @@ def why_not_on_device(
     config: ModelConfig,
     whole: bool = True,
     shared: bool = False,
-    cache_dtype: str = "f16",
 ) -> str:
     """Why a model's arrays do not stay on the device of these ops; "" if they do. `whole`: all weights are in
-    memory at once. `shared`: processes share the model. `cache_dtype`: of its sequences.
+    memory at once. `shared`: processes share the model.
     """
     if ops.extension("device_ops") is None:
         return f"{ops.name()} computes in host memory"
@@ -184,7 +182,7 @@ def why_not_on_device(
         return "processes that share a model add their results in host memory"
     if not whole:
         return "weights pass through host memory within a budget"
-    return why_layers_not_movable(config) or why_dtype_not_movable(cache_dtype)
+    return why_layers_not_movable(config)
 
 
 def all_movable(caches: Sequence[Cache]) -> bool:

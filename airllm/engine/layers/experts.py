@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
-from airllm.backends.device.experts import Activation, Experts, Mixture, Router
+from airllm.backends.device.experts import Activation, Experts, Mixture, Parted, Router
 from airllm.engine.layers.activations import sigmoid
 from airllm.engine.layers.feed_forward import activate, activate_alone, device_activation, feed_forward, mlp
 from airllm.engine.row_kernels import ops_of_experts
@@ -82,11 +82,13 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
         weights *= ops.embedding(ids.reshape(-1), scales.reshape(-1, 1)).reshape(weights.shape)
 
     def multiply(x: Any, part: str, gate: Activation | None = None) -> Any:
-        return device.linear(x, ids, layer[f"experts.{part}"], _bias_of(layer, part), gate)
+        matrices = _matrices_of(layer, part)
+        assert matrices is not None
+        return device.linear(x, ids, matrices, _bias_of(layer, part), gate)
 
     inner = ops.linear(x, layer["experts.latent_in"]) if c.expert_latent else x
     used = _scale_slots(inner, weights) if c.scales_input else inner
-    if "experts.gate_up" in layer.weights:
+    if _matrices_of(layer, "gate_up") is not None:
         activated = multiply(used, "gate_up", device_activation(c))
     elif not c.gated:
         activated = activate_alone(ops, multiply(used, "up"), c)
@@ -99,6 +101,16 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
     if c.shared_expert:
         total += _shared_expert(ops, x, layer)
     return total
+
+
+def _matrices_of(layer: Layer, part: str) -> Any:
+    """The matrices of all experts on a device: one array, those of each format, or None."""
+    if (whole := layer.get(f"experts.{part}")) is not None:
+        return whole
+    parts = list[tuple[Any, Any]]()
+    while (each := layer.get(name := f"experts.{part}.{len(parts)}")) is not None:
+        parts.append((each, layer[f"{name}.places"]))
+    return Parted(tuple(parts)) if parts else None
 
 
 def _bias_of(layer: Layer, part: str) -> Any:
@@ -119,8 +131,10 @@ def _mixture_of(layer: Layer) -> Mixture:
 
 def _router_of(c: ModelConfig) -> Router:
     """The choice of experts, as devices know it."""
-    groups = c.expert_groups, c.expert_groups_used
-    return Router(c.experts, c.experts_used, c.expert_scores, *groups, c.normalize_experts, c.expert_scale)
+    return Router(
+        *(c.experts, c.experts_used, c.expert_scores, c.expert_groups, c.expert_groups_used),
+        *(c.normalize_experts, c.expert_scale, c.expert_group_best),
+    )
 
 
 def _scale_slots(x: Any, weights: Any) -> Any:

@@ -64,18 +64,26 @@ def _kept(ops: Any, x: np.ndarray, layer: Layer, angles: Angles) -> np.ndarray:
     """What the tokens keep (rows, 1, row): the normalized latent, and the rotated key."""
     a = _latent(layer)
     found = ops.linear(x, layer["attention.kv_a"]).reshape(len(x), 1, a.row)
-    latents = np.ascontiguousarray(found[..., : a.kv_rank])
+    latents = _contiguous(found[..., : a.kv_rank])
     found[..., : a.kv_rank] = ops.rms_norm(latents, layer["attention.kv_a_norm"], NORM_EPS)
     found[..., a.kv_rank :] = _rotate(ops, found[..., a.kv_rank :], angles)
     return found
 
 
 def _rotate(ops: Any, x: np.ndarray, angles: Angles) -> np.ndarray:
-    return ops.apply_rope_into(np.ascontiguousarray(x), angles.cos, angles.sin, angles.interleaved, None)
+    return ops.apply_rope_into(_contiguous(x), angles.cos, angles.sin, angles.interleaved, None)
+
+
+def _contiguous(x: Any) -> Any:
+    """A C-contiguous array. Ops on a device take views."""
+    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x
 
 
 def _multiply_heads(ops: Any, x: np.ndarray, weights: Any, out: np.ndarray) -> None:
     """out[:, h] = x[:, h] @ weights[h].T for each head h. `x` (rows, heads, k), `weights` (heads, n, k)."""
+    if device := ops.extension("device_experts"):  # a head is as an expert that each token uses
+        out[:] = device.linear(x.reshape(-1, x.shape[-1]), None, weights).reshape(out.shape)
+        return
     for head in range(x.shape[1]):
         out[:, head] = ops.linear(np.ascontiguousarray(x[:, head]), weights[head])
 
@@ -84,6 +92,6 @@ def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray
     """Attend from `q` (heads, tokens, row), the last tokens, to the cache. `out` (heads, tokens, kv_rank)."""
     a, scale, length = _latent(layer), layer.config.attention_scale, cache.length + q.shape[1]
     if attend := ops.extension("cached_attention"):
-        attend(q, cache.layer(layer.index).keys[None], length, out, scale=scale, value_dim=a.kv_rank)
+        attend(q, cache.layer(layer.index).arrays[0], length, out, scale=scale, value_dim=a.kv_rank)
     else:
         ops.attention(q, *cache.read(layer.index, length), causal=True, scale=scale, out=out)

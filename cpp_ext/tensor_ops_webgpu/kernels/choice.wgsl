@@ -7,8 +7,8 @@ var<workgroup> of_groups: array<f32, MOST_EXPERTS>;
 var<workgroup> chosen: array<u32, MOST_USED>;
 var<workgroup> share: array<f32, MOST_USED>;
 
-// The sum of the two largest preferences of a group.
-fn best_two(start: u32, count: u32) -> f32 {
+// The largest preference of a group, or the sum of the two largest.
+fn best_of(start: u32, count: u32) -> f32 {
   var first = negative_infinity();
   var second = negative_infinity();
   for (var j = start; j < start + count; j++) {
@@ -16,7 +16,7 @@ fn best_two(start: u32, count: u32) -> f32 {
     second = select(select(second, v, v > second), first, v > first);
     first = select(first, v, v > first);
   }
-  return first + second;
+  return select(first, first + second, numbers.group_best > 1u);
 }
 
 // How many numbers come before number i, if the largest are first and equal ones keep their order.
@@ -64,7 +64,7 @@ fn choose_row(lid: u32, start: u32) {
   workgroupBarrier();
   if (numbers.groups > 1u) {
     for (var g = lid; g < numbers.groups; g += GROUP) {
-      of_groups[g] = best_two(g * in_group, in_group);
+      of_groups[g] = best_of(g * in_group, in_group);
     }
     workgroupBarrier();
     for (var e = lid; e < numbers.experts; e += GROUP) {

@@ -1,17 +1,18 @@
 // out[slot] = a[slot / shared_by] @ b[ids[slot]]^T + bias[ids[slot]]: products of a row with the matrix of the
 // expert that a token uses there, n rows of k values. With an activation, an expert has n more rows, which the
-// first ones gate. A work-group takes two of the n columns at a time.
-fn sums_of(lid: u32, start: u32, row: u32) -> vec2<f32> {
+// first ones gate. Slots of experts whose matrices are in another array are left as they are. A work-group
+// takes two of the n columns at a time. `k` is 0 for such slots.
+fn sums_of(lid: u32, start: u32, row: u32, k: u32, own_bias: u32) -> vec2<f32> {
   var sums = vec2<f32>();
-  for (var kk = lid; kk < numbers.k; kk += GROUP) {
+  for (var kk = lid; kk < k; kk += GROUP) {
     var weights = vec2<f32>();
     for (var n = 0u; n < 2u; n++) {  // a loop, since the unpacking code is long
       weights[n] = b_at((row + n) * numbers.k + kk);
     }
     sums += a_at(start + kk) * weights;
   }
-  let first = group_sum(lid, sums.x) + bias_at(row);
-  return vec2<f32>(first, group_sum(lid, sums.y) + bias_at(row + 1u));
+  let first = group_sum(lid, sums.x) + bias_at(own_bias);
+  return vec2<f32>(first, group_sum(lid, sums.y) + bias_at(own_bias + 1u));
 }
 
 fn gated(gate: f32, up: f32) -> f32 {
@@ -25,14 +26,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   for (var task = group.x; task < numbers.slots * pairs; task += groups.x) {
     let slot = task / pairs;
     let col = task % pairs * 2u;
-    let row = ids_words[slot] * numbers.rows + col;
+    let expert = expert_of(slot);
+    let place = place_of(expert);
+    let row = place * numbers.rows + col;
+    let own_bias = expert * numbers.rows + col;
     let start = slot / numbers.shared_by * numbers.k;
-    let gates = sums_of(lid, start, row);
+    let k = select(numbers.k, 0u, place == ELSEWHERE);
+    let gates = sums_of(lid, start, row, k, own_bias);
     var ups = vec2<f32>();
     if (numbers.activation != 0u) {
-      ups = sums_of(lid, start, row + numbers.n);
+      ups = sums_of(lid, start, row + numbers.n, k, own_bias + numbers.n);
     }
-    if (lid == 0u) {
+    if (lid == 0u && place != ELSEWHERE) {
       let first = gated(gates.x, ups.x);
       put_out(slot * numbers.n + col, first, gated(gates.y, ups.y), numbers.n - col);
     }

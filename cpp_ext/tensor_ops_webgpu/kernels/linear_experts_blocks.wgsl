@@ -1,10 +1,10 @@
 // linear_experts.wgsl for b of blocks that are read as words. LANES invocations take a row of b together,
 // 32 values at a time.
-// What column `lane` of this group gives, by its rows of b, of which the first begins at `row`.
-fn column(lane: u32, row: u32) -> f32 {
+// What column `lane` of this group gives, whose first bias is at `at`.
+fn column(lane: u32, at: u32) -> f32 {
   let sum = column_sums(lane);
-  let up = sum.y + bias_at(row + numbers.n);
-  return gated_value(numbers.activation, sum.x + bias_at(row), up, numbers.limit, numbers.alpha);
+  let up = sum.y + bias_at(at + numbers.n);
+  return gated_value(numbers.activation, sum.x + bias_at(at), up, numbers.limit, numbers.alpha);
 }
 
 @compute @workgroup_size(GROUP)
@@ -15,15 +15,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   for (var task = group.x; task < numbers.slots * tasks; task += groups.x) {
     let slot = task / tasks;
     let first = task % tasks * COLUMNS;
-    let expert = ids_words[slot] * numbers.rows;
+    let expert = expert_of(slot);
+    let place = place_of(expert);
+    let row = place * numbers.rows;
     let start = slot / numbers.shared_by * numbers.k;
     let col = first + lid / LANES;
     var sum = vec2<f32>();
-    if (col < numbers.n) {
+    if (col < numbers.n && place != ELSEWHERE) {
       for (var unit = lid % LANES; unit < units; unit += LANES) {
-        sum.x += product((expert + col) * units + unit, start + unit * 32u);
+        sum.x += product((row + col) * units + unit, start + unit * 32u);
         if (numbers.activation != 0u) {
-          sum.y += product((expert + numbers.n + col) * units + unit, start + unit * 32u);
+          sum.y += product((row + numbers.n + col) * units + unit, start + unit * 32u);
         }
       }
     }
@@ -31,9 +33,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     parts[lid] = sum;
     workgroupBarrier();
     let out = first + 2u * lid;
-    if (lid < COLUMNS / 2u && out < numbers.n) {
-      let row = expert + out;
-      let pair = vec2<f32>(column(2u * lid, row), column(2u * lid + 1u, row + 1u));
+    if (lid < COLUMNS / 2u && out < numbers.n && place != ELSEWHERE) {
+      let at = expert * numbers.rows + out;
+      let pair = vec2<f32>(column(2u * lid, at), column(2u * lid + 1u, at + 1u));
       put_out(slot * numbers.n + out, pair.x, pair.y, numbers.n - out);
     }
   }

@@ -8,10 +8,11 @@ from gguf import GGMLQuantizationType
 
 from airllm import PersistentKernel
 from airllm.backends import registry
-from airllm.backends.device.experts import MOST_EXPERTS, Activation, Mixture, Router
+from airllm.backends.device.experts import MOST_EXPERTS, Activation, Mixture, Parted, Router
 from airllm.convert.quantize import quantize
 from airllm.engine.layers import experts
 from airllm.formats import Quantized
+from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support.engines import device_models
 from tests.support.engines.device_models import agree, counts, open_engine, running
 from tests.support.models import tiny_gguf, wide_gguf
@@ -20,14 +21,14 @@ from tests.support.models.tiny_models import AS_GGUF, DATA, SHORT, reference, te
 
 TEXTS = texts()
 WITH_EXPERTS = ("moe", "mixtral", "gpt_oss", "minimax")
-# test_on_device.py tests the first; devices have no latent attention.
-ELSEWHERE = ("gemma4_moe", "glm4_moe_lite")
+ELSEWHERE = ("gemma4_moe",)  # test_on_device.py tests it
 FILES = [name for name in AS_GGUF if any(part in name for part in WITH_EXPERTS) and name not in ELSEWHERE]
 ROUTER = Router(8, 2, "softmax", 1, 1, True, 1.0)
 ROUTERS = (
     ROUTER,
     ROUTER._replace(experts=300, used=9, normalize=False, scale=2.5),
     ROUTER._replace(experts=64, used=6, scores="sigmoid", groups=8, groups_used=3),
+    ROUTER._replace(experts=64, used=6, groups=8, groups_used=3, group_best=1),
 )
 backend, placed = device_models.backend, device_models.placed
 kernels_of_gpus = device_models.kernels_of_gpus
@@ -81,6 +82,7 @@ def definition(logits: np.ndarray, bias, router: Router):
     sizes = router.scores, router.used, router.groups, router.groups_used, router.normalize, router.scale
     config = Config(*sizes, bias is not None)
     weights = {"experts.router": None, "experts.selection_bias": bias}
+    config.expert_group_best = router.group_best
     return experts._route(Identity, logits, Layer(config, weights))
 
 
@@ -90,7 +92,9 @@ def ops(backend):
 
 
 @pytest.mark.parametrize("biased", (False, True))
-@pytest.mark.parametrize("router", ROUTERS, ids=lambda router: f"{router.used}of{router.experts}")
+@pytest.mark.parametrize(
+    "router", ROUTERS, ids=lambda router: f"{router.used}of{router.experts}by{router.group_best}"
+)
 def test_the_choice_is_the_decoders(router, biased, ops):
     """Of equal scores the first expert is chosen, on MLX any."""
     rng = np.random.default_rng(3)
@@ -274,7 +278,7 @@ def test_a_layer_with_experts_is_at_most_eight_launches(name, format, placed, tm
             assert (counts(placed) - start).launches <= 8 * engine.config.layers + 3
 
 
-@pytest.mark.parametrize("name", ("qwen2_moe", "gpt_oss"))
+@pytest.mark.parametrize("name", ("qwen2_moe", "gpt_oss", "deepseek_v3"))
 def test_the_persistent_kernel_and_kept_prompts(name, backend):
     wanted = reference(name)[0]
     kernel = PersistentKernel(model=DATA / name, backend=backend, cache_dtype="f32").compile()
@@ -295,17 +299,66 @@ def test_compute_in_float32_uses_the_experts_of_the_device(backend):
         agree(engine.forward(TEXTS[1]), reference("mixtral")[1][-1])
 
 
-def test_experts_in_several_formats_stay_in_host_memory(backend, monkeypatch):
-    """A device has the matrices of a layer's experts in one array."""
+def check_parted(ops, gate: Activation | None) -> None:
+    """Products with experts in three formats, one of which no slot uses, against float64."""
+    rng, n, k = np.random.default_rng(7), 6, 64
+    rows = n * (2 if gate else 1)
+    chosen = np.array([[4, 0], [1, 1], [3, 4]], np.int32)
+    exact, parts = np.empty((6, rows, k)), []
+    for name, numbers in (("q4_0", [0, 3]), ("float16", [1, 4, 5]), ("q8_0", [2])):
+        stored, exact[numbers] = weights_of(name, (len(numbers), rows, k))
+        places = np.full(6, -1, np.int32)
+        places[numbers] = range(len(numbers))
+        parts.append((ops.to_device(stored), ops.to_device(places)))
+    x, bias = rng.standard_normal((3, k), np.float32), rng.standard_normal((6, rows), np.float32)
+    wanted = np.einsum("sk,snk->sn", np.repeat(x, 2, axis=0).astype(np.float64), exact[chosen.reshape(-1)])
+    wanted += bias[chosen.reshape(-1)]
+    if gate:
+        wanted = wanted[:, :n] / (1 + np.exp(np.minimum(-wanted[:, :n], 700))) * wanted[:, n:]
+    moved = [ops.to_device(each) for each in (x, chosen, bias)]
+    experts = ops.extension("device_experts")
+    found = experts.linear(moved[0], moved[1], Parted(tuple(parts)), moved[2], gate).numpy()
+    rounded = 1e-3 if ops.name() == "mlx" else 3e-6
+    assert np.abs(found - wanted).max() <= rounded * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("gate", (None, Activation("silu")), ids=("plain", "gated"))
+def test_products_with_experts_in_several_formats(gate, ops):
+    check_parted(ops, gate)
+
+
+def test_products_with_experts_in_several_formats_by_kernels_of_gpus(kernels_of_gpus):
+    check_parted(registry.open_backend("opencl").module.device_ops(), Activation("silu"))
+
+
+@pytest.mark.parametrize("given", (None, "stream"))
+@pytest.mark.parametrize("parts", (("up",), ("gate", "up"), ("gate", "up", "down")), ids="+".join)
+def test_experts_in_several_formats_run_on_the_device(parts, given, backend, monkeypatch):
+    """Expert 1 of each layer has another format than the others: of the matrices that gates multiply alone,
+    or of both; also if the layer's matrices pass through the device.
+    """
     from airllm.memory.layers import Experts
 
     def look_up(self, number):
         found = plain(self, number)
-        return found | {"up": found["up"].astype(np.float16)} if number == 1 else found
+        if number == 1:
+            found = found | {part: found[part].astype(np.float16) for part in parts}
+        return found
 
     plain = Experts.look_up
     monkeypatch.setattr(Experts, "look_up", look_up)
-    with open_engine(DATA / "mixtral", backend, there=False) as engine:
-        found = engine.model.why_not_on_device
-        assert found == "experts of layer 0 have bfloat16 and float16: a device takes one format"
-        assert np.isfinite(engine.forward(TEXTS[1])).all()
+    options = {"gpu_layers": 1, "offload": given} if given else {}
+    if given and backend == "mlx":
+        pytest.skip("MLX streams no layers")
+    with (
+        LayerWiseInferenceEngine(DATA / "mixtral", backend="python", cache_dtype="f32") as host,
+        open_engine(DATA / "mixtral", backend, **options) as engine,
+    ):
+        wanted = host.forward(TEXTS[1], all_positions=True)
+        engine.forward(TEXTS[1][:-2], cache := engine.new_cache())
+        start = counts(backend)
+        agree(engine.forward([TEXTS[1][-2]], cache), wanted[-2])
+        if not given:
+            spent = counts(backend) - start
+            assert 0 < spent.uploaded <= 4096 and spent.downloaded == wanted[-2].nbytes
+        agree(engine.forward([TEXTS[1][-1]], cache), wanted[-1])

@@ -51,8 +51,8 @@ def _choose(
     ids, weights = chosen(logits, bias, used, groups, groups_used, sigmoid)
     weights *= 1.5 / weights.sum(axis=-1, keepdims=True)
     numbers = {
-        "used": used, "groups": groups, "groups_used": groups_used, "sigmoid": sigmoid, "normalize": 1,
-        "scale": 1.5,
+        "used": used, "groups": groups, "groups_used": groups_used, "group_best": 2, "sigmoid": sigmoid,
+        "normalize": 1, "scale": 1.5,
     }  # fmt: skip
     arrays = {"logits": logits, "bias": bias}
     case = Case("choose_experts", arrays, {"ids": ids.astype(np.int32), "weights": weights}, numbers)
@@ -90,7 +90,7 @@ def _linear(rng: np.random.Generator, form: str, name: str, shared: int, k: int)
     bias, (stored, values) = normal(rng, (experts, n)), weight_of(rng, name, (experts, n, k))
     exact = np.einsum("sk,snk->sn", np.repeat(x, shared, axis=0).astype(np.float64), values[ids]) + bias[ids]
     arrays = {"x": x, "ids": ids, "weight": stored, "bias": bias}
-    numbers = {"shared": shared, "activation": 0, "limit": 0.0, "alpha": 0.0}
+    numbers = {"shared": shared, "matrices": experts, "activation": 0, "limit": 0.0, "alpha": 0.0}
     plan = expert_launches.plan("linear_experts", arrays, {"out": At(exact)}, numbers, form, 1)
     return Case("linear_experts", arrays, {"out": exact}, numbers), plan
 
@@ -108,7 +108,7 @@ def _gated(rng: np.random.Generator, form: str, name: str, activation: int, k: i
     else:
         exact = activated(gate, activation) * up
     arrays = {"x": x, "ids": ids, "weight": stored, "bias": bias}
-    numbers = {"shared": 1, "activation": activation, "limit": limit, "alpha": alpha}
+    numbers = {"shared": 1, "matrices": experts, "activation": activation, "limit": limit, "alpha": alpha}
     plan = expert_launches.plan("linear_experts", arrays, {"out": At(exact)}, numbers, form, 1)
     return Case("linear_experts", arrays, {"out": exact}, numbers), plan
 
@@ -167,8 +167,9 @@ def _mixture_up(
         "bias": bias, "shared": shared,
     } | ({"scales": scales} if gated else {})  # fmt: skip
     numbers = {
-        "used": used, "groups": groups, "groups_used": groups_used, "sigmoid": gated, "normalize": 0,
-        "scale": 1.0, "shared_gate": gated, "scales_input": int(scales_input), "activation": 1,
+        "used": used, "groups": groups, "groups_used": groups_used, "group_best": 2, "sigmoid": gated,
+        "normalize": 0, "scale": 1.0, "shared_gate": gated, "scales_input": int(scales_input),
+        "activation": 1,
         "shared_from": gated * x.size,
         "limit": 0.0, "alpha": 0.0,
     }  # fmt: skip

@@ -6,7 +6,7 @@ from math import erfc
 from typing import Any
 
 import numpy as np
-from kernel_cases import DTYPES, Case, normal
+from kernel_cases import DTYPES, Case, attention, normal
 
 from airllm.formats import FORMATS, Quantized
 from tensor_ops_opencl import expert_launches, tensor_launches
@@ -26,6 +26,18 @@ class At:
         return getattr(self.array, name)
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """Rows of q8_0 as kernels are planned for: a Quantized whose data need not be dense."""
+
+    data: np.ndarray
+    format: str = "q8_0"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return *self.data.shape[:-1], self.data.shape[-1] // 34 * 32
+
+
 def tensor_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
     """The family of the kernels, the call, and its plan."""
     rng, grid = np.random.default_rng(0), (4, 1) if form == "cpu" else (64, 64)
@@ -34,6 +46,13 @@ def tensor_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
         out = np.empty(x.shape, np.float32)
         plan = tensor_launches.assign({"x": At(x)}, At(out), grid)
         yield "elements", Case("assign", {"x": x}, {"out": x.astype(np.float64)}, {}, 1, np.float32), plan
+        yield "elements", *_assign_q8_0(rng, dtype, grid)
+    of_bytes = rng.integers(0, 256, (3, 2, 70), np.uint8).transpose(1, 0, 2)[:, :, :65]
+    plan = tensor_launches.assign({"x": At(of_bytes)}, At(np.empty(of_bytes.shape, np.uint8)), grid)
+    exact = {"out": of_bytes.astype(np.float64)}
+    yield "elements", Case("assign", {"x": of_bytes}, exact, {}, 1, np.uint8), plan
+    for tokens in (1, 17):
+        yield "attention", *_attention_to_blocks(rng, tokens, form)
     x, y = normal(rng, (3, 2, 70)).transpose(1, 0, 2), normal(rng, (2, 3, 70))
     for op, function in enumerate((np.add, np.subtract, np.multiply, np.divide, np.minimum, np.maximum)):
         for other in (y, None):
@@ -124,6 +143,30 @@ def _residual_norms(
     }  # fmt: skip
     plan = tensor_launches.residual_norms(arrays, {}, numbers, grid)
     return Case("residual_norms", arrays, {"total": total, "normed": normed}, numbers), plan
+
+
+def _assign_q8_0(rng: np.random.Generator, dtype: Any, grid: tuple[int, int]) -> tuple[Case, Plan]:
+    """Rows of three blocks."""
+    x = normal(rng, (3, 2, 100), dtype).transpose(1, 0, 2)[:, :, :96]
+    wide = np.ascontiguousarray(x.astype(np.float32)).reshape(-1, 96)
+    exact = FORMATS["q8_0"].encode(wide).reshape(2, 3, -1)
+    plan = tensor_launches.assign_q8_0({"x": At(x)}, At(np.empty(exact.shape, np.uint8)), grid)
+    return Case("assign_q8_0", {"x": x}, {"out": exact.astype(np.float64)}, {}, 1, np.uint8), plan
+
+
+def _attention_to_blocks(rng: np.random.Generator, tokens: int, form: str) -> tuple[Case, Plan]:
+    """To rows of q8_0, values of another width than keys, in arrays with room for more."""
+    heads, groups, length, d, e = 2, 1, 40, 64, 32
+    q, sinks = normal(rng, (heads, tokens, d)), normal(rng, (heads,)) + 3
+    stored = [FORMATS["q8_0"].encode(normal(rng, (groups * 48, n))) for n in (d, e)]
+    kept = [each.reshape(groups, 48, -1)[:, :length] for each in stored]
+    keys, values = (FORMATS["q8_0"].decode(each).astype(np.float64) for each in kept)
+    parameters = {"causal": True, "scale": 0.2, "softcap": None, "window": 30}
+    exact = attention(q, keys, values, None, sinks, **parameters)
+    blocks = {name: Blocks(each) for name, each in zip("kv", kept, strict=True)}
+    plan = plan_of(Call("attention", {"q": q, **blocks, "sinks": sinks}, parameters, exact.shape, form, 1))
+    arrays = {"q": q, "k": kept[0], "v": kept[1], "sinks": sinks}
+    return Case("attention", arrays, {"out": exact}, parameters), plan
 
 
 def _linear(rng: np.random.Generator, name: str, rows: int) -> tuple[Case, Plan]:
