@@ -369,7 +369,7 @@ class Model(OpenedModel):
             if part.start == 0:
                 logits = np.empty((len(normed), len(self.output)), np.float32)
             logits[:, part] = ops.linear(normed, self.output[part])
-        return logits
+        return ops.adapt(logits, normed, self.output) if self._pairs else logits
 
     def _embed(self, tokens: list[int]) -> np.ndarray:
         x = self._rows_of(self.embedding, tokens)

@@ -14,8 +14,8 @@ import numpy as np
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.device.faults import DeviceFault
-from airllm.engine.adapters.adapted_ops import AdaptedOps, Attached, attach
-from airllm.engine.adapters.adapter import Adapter
+from airllm.engine.adapters.adapted_ops import AdaptedOps, Attached, attach, join_adapters
+from airllm.engine.adapters.adapter import Adapter, Pair
 from airllm.engine.devices.fallback import Fallbacks
 from airllm.engine.devices.offload import Offload, host_ops, interleave_first
 from airllm.engine.devices.placement import OnDevice, Weights, why_not_on_device
@@ -81,7 +81,7 @@ class OpenedModel:
             self.rotations = Rotations(self.config, tensors)
             self._cache_dtype = cache_dtype
             self._adapters: list[tuple[Adapter, float]] = []
-            self._attached: Attached = {}
+            self._pairs: dict[str, Pair] = {}
             unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
             limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
             self._on_host = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
@@ -113,26 +113,29 @@ class OpenedModel:
         """Run on these ops from now on, with their native layers and step or their device, if they can."""
         self.ops = self.host_ops = ops
         self.residency, self.layers = self._on_host, self._laid_out
-        adapted = "adapters are added op by op" if self._adapters else ""
-        self.on_device = None if adapted else self._move(ops)
-        self.why_not_on_device = adapted or self.why_not_on_device
+        self.on_device = self._move(ops)
         if self.on_device and not self.on_device.embeds:
             self.host_ops = host_ops(ops)
             self.layers = interleave_first(
                 self._tensors, self.host_ops, self.layers, self.on_device.plan.first
             )
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Prepare the calls that run layers in host memory, with the adapters in use."""
+        adapted = "adapters are added op by op" if self._pairs else ""
+        self._attached: Attached = attach(self._pairs, self.layers, self.output)
         self._row_ops: dict[RowKernels | None, Any] = {}
         self.fused = FusedLayers(self.host_ops, self.layers, self.residency.whole, adapted)
         ends = (self.embedding, self.output_norm, self.output)
-        self.step = FusedStep(ops, self.fused, self.config, *ends)
+        self.step = FusedStep(self.ops, self.fused, self.config, *ends)
         self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
 
     def _move(self, ops: Any) -> OnDevice | None:
         """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
         given = ops.backend if isinstance(ops, ExactOps) else ops
         there = given.extension("device_ops")
-        experts = any(layer.experts for layer in self.layers)  # which do not pass through
-        passes = there and not experts and not self.config.encoding
+        passes = there and not self.config.encoding
         passing = pass_through(self._tensors, self._on_host, self._device_options) if passes else None
         self.why_not_on_device = why_not_on_device(
             given, self.config, self.residency.whole or bool(passing), bool(self.shard), self._cache_dtype
@@ -145,7 +148,7 @@ class OpenedModel:
         weights = Weights(self.layers, self.embedding, self.output_norm, self.output)
         place = (self.residency.context, self._cache_dtype, self._device_options, passing)
         try:
-            found = Offload(ops, there(), weights, *place).open()
+            found = Offload(ops, there(), weights, *place, self._pairs).open()
         except NotImplementedError as error:
             self.why_not_on_device = str(error)
             return None
@@ -171,18 +174,25 @@ class OpenedModel:
 
     def adapt(self, adapters: Sequence[tuple[Adapter, float]]) -> None:
         """Use these adapters, each times its scale, and no others, from now on. Layers with adapters run op
-        by op, in host memory. What sequences hold was computed without: drop them. Raises ValueError for
-        adapters that this model cannot have.
+        by op. What sequences hold was computed without: drop them. Raises ValueError for adapters that this
+        model cannot have.
         """
         if adapters and self.config.encoding:
             raise ValueError("adapter: encoders have none, expected a model that generates text")
         if adapters and self.shard:
             raise ValueError("adapter: processes that share a model have none, expected one process")
-        if not self.residency.whole and any("output" in adapter.pairs for adapter, _ in adapters):
-            raise ValueError("adapter: it changes the output matrix, expected a model without max_memory")
-        self._attached = attach(adapters, self._laid_out, self.output)
-        self._adapters = list(adapters)
-        self.use(self.ops)
+        self._adapters, self._pairs = list(adapters), join_adapters(adapters)
+        try:
+            self._adapt()
+        except DeviceFault as fault:
+            self.fall_back(fault)
+
+    def _adapt(self) -> None:
+        if self.on_device and self.on_device.has_room_for(self._pairs):
+            self.on_device.adapt(self._pairs)
+            self._prepare()
+        else:
+            self.use(self.ops)
 
     @property
     def tensors(self) -> NamedTensors:
@@ -231,7 +241,7 @@ class OpenedModel:
     def _ops_for(self, kernels: RowKernels | None) -> Any:
         if kernels not in self._row_ops:
             ops = self.host_ops if kernels is None else self._of_rows(kernels)
-            self._row_ops[kernels] = AdaptedOps(ops, self._attached) if self._adapters else ops
+            self._row_ops[kernels] = AdaptedOps(ops, self._attached) if self._pairs else ops
         return self._row_ops[kernels]
 
     def _of_rows(self, kernels: RowKernels) -> RowOps:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.backends.device.cost import median_seconds
 from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.staging import why_not_streamed
+from airllm.engine.adapters.adapted_ops import Pairs
+from airllm.engine.devices.placed_adapters import placed_bytes
 from airllm.engine.devices.placed_layers import staged_groups, staging_bytes
 from airllm.engine.devices.placement import OnDevice, Weights
 from airllm.engine.exact_ops import ExactOps
@@ -68,7 +71,7 @@ class Offload:
     """A model that goes to a device: its weights, the ops there and on the host, what the user said of it.
 
     `context`: the most tokens of a sequence, `cache_dtype`: of its keys and values. `host`: the memory that
-    weights pass through, if it has a budget.
+    weights pass through, if it has a budget. `adapters`: those in use, by `join_adapters`.
     """
 
     def __init__(
@@ -80,11 +83,12 @@ class Offload:
         cache_dtype: str,
         options: DeviceOptions,
         host: Passing | None = None,
+        adapters: Pairs = MappingProxyType({}),
     ):
         self.ops, self._device, self.weights = ops, on_device, weights
         self._config: ModelConfig = weights.layers[0].config
         self._context, self._dtype, self._options = context, cache_dtype, options
-        self._host = host
+        self._host, self._adapters = host, adapters
 
     @property
     def _exact(self) -> bool:
@@ -105,7 +109,9 @@ class Offload:
                 raise
             raise DeviceFault(MEMORY, self._device.place.label, str(error)) from error
         plan = plans[0] if len(plans) == 1 else self._faster(plans)
-        return OnDevice(self._ops_there, self._device, self.weights, plan, self._host)
+        if self._host and plan.streamed and self._config.experts_by_columns:
+            raise NotImplementedError("experts by columns are streamed as copies, for which a budget has no room")
+        return OnDevice(self._ops_there, self._device, self.weights, plan, self._host, self._adapters)
 
     def plans(self) -> list[DevicePlan]:
         """The plans that fit into the device. Raises MemoryBudgetError if none does. Within a budget of host
@@ -120,6 +126,7 @@ class Offload:
         layers, w = self.weights.layers, self.weights
         exact = [max(np.prod(each.shape) for each in _matrices(w))] if self._exact else []
         results = activation_bytes(self._config, min(CHUNK, self._context), unpacked=exact, workspaces=0)
+        results += placed_bytes(self._adapters, self._config.experts)
         layout = CacheLayout(self._config, self._context, self._dtype, windowed=True)
         return measure_sizes(
             layers,

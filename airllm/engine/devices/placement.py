@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
 
@@ -16,6 +17,8 @@ import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
+from airllm.engine.adapters.adapted_ops import Pairs
+from airllm.engine.devices.placed_adapters import PlacedAdapters, placed_bytes
 from airllm.engine.devices.placed_layers import place_layers
 from airllm.engine.layers.decoder import decoder_layers, normalize
 from airllm.engine.layers.rows import Angles, Rows
@@ -47,7 +50,7 @@ class Weights:
 class OnDevice:
     """A model on the device of its backend, by a `plan`: all of it, or its last layers, of which some may be
     streamed. `on_device` is a `DeviceOps`, `ops` the same or `ExactOps` of it. `host`: the memory that
-    weights pass through, if it has a budget. Raises DeviceFault.
+    weights pass through, if it has a budget. `adapters`: see `adapt`. Raises DeviceFault.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class OnDevice:
         weights: Weights,
         plan: DevicePlan | None = None,
         host: Passing | None = None,
+        adapters: Pairs = MappingProxyType({}),
     ):
         self.ops, self.device, self._config = ops, on_device, weights.layers[0].config
         self.plan = plan or DevicePlan(WHOLE, len(weights.layers))
@@ -78,6 +82,21 @@ class OnDevice:
                 on_device.wait()
                 host.leave_ends()
             self.layers = place_layers(weights.layers, self.plan, move, on_device, host)
+        self._for_adapters = placed_bytes(adapters, self._config.experts)  # bytes of the plan
+        self.adapt(adapters)
+
+    def has_room_for(self, adapters: Pairs) -> bool:
+        """Whether the plan has room for these adapters."""
+        more = placed_bytes(adapters, self._config.experts) - self._for_adapters
+        return self.plan.limit is None or self.plan.nbytes + more <= self.plan.limit
+
+    def adapt(self, adapters: Pairs) -> None:
+        """Use these adapters, and no others. Raises DeviceFault."""
+        with self._faults():
+            self._adapters = PlacedAdapters({}, self.device)  # frees the others first
+            first = [f"layers.{i}." for i in range(self.plan.first)]  # which are in host memory
+            there = {name: pair for name, pair in adapters.items() if not name.startswith(tuple(first))}
+            self._adapters = PlacedAdapters(there, self.device, self._config.experts)
 
     def caches(self) -> list[Cache]:
         """The sequences whose keys and values are there."""
@@ -91,6 +110,7 @@ class OnDevice:
     def close(self) -> None:
         """Free the memory of the weights."""
         self.layers = []
+        self._adapters = PlacedAdapters({}, self.device)
         self._norm = self._output = self._embedding = None
 
     @contextmanager
@@ -124,7 +144,9 @@ class OnDevice:
             yield x
         for layer in self.layers:
             with self._faults():
-                x = decoder_layers(self.ops, x, [layer.enter()], moved, rows, own)
+                entered = layer.enter()
+                ops = self._adapters.ops_of(self.ops, entered)
+                x = decoder_layers(ops, x, [entered], moved, rows, own)
                 layer.leave()
             yield x
         if start := self.device.extension("start"):
@@ -141,7 +163,8 @@ class OnDevice:
         """Logits (rows, vocabulary) of hidden states, in host memory."""
         with self._faults():
             normed = normalize(self.ops, hidden, self._norm, self._config)
-            return self.ops.linear(normed, self._output).numpy()
+            ops = self._adapters.ops_of_output(self.ops, self._output)
+            return ops.linear(normed, self._output).numpy()
 
     def _move_angles(self, angles: Angles) -> Angles:
         cos, sin = map(self.device.to_device, (angles.cos, angles.sin))
