@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,7 +106,7 @@ class Model(OpenedModel):
         before each round.
         """
         wholes = prompts if prompts is not None else [0] * len(batch)
-        return self._with_fallback(
+        return self.with_fallback(
             caches, lambda: self._run(batch, caches, all_positions, on_progress, wholes)
         )
 
@@ -224,7 +224,7 @@ class Model(OpenedModel):
         Runs as native calls, from tokens to logits, if the backend has one and all weights are resident. Each
         takes as many rows as it can.
         """
-        return self._with_fallback(caches, lambda: self._decode(tokens, caches))
+        return self.with_fallback(caches, lambda: self._decode(tokens, caches))
 
     def _decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
         if len(tokens) == 1 and len(tokens[0]) == 1:
@@ -254,7 +254,7 @@ class Model(OpenedModel):
 
         For at most one token more than `most_drafted`, they have the bits that a pass for each token gives.
         """
-        return self._with_fallback([cache], lambda: self._verify(tokens, cache))
+        return self.with_fallback([cache], lambda: self._verify(tokens, cache))
 
     def _verify(self, tokens: list[int], cache: Cache) -> np.ndarray:
         rows = rows_of([tokens], [cache])
@@ -331,16 +331,25 @@ class Model(OpenedModel):
         """States (tokens, width), float32, after the last norm: what the output would multiply. The cache
         grows.
         """
-        return self._with_fallback([cache], lambda: self._states(tokens, cache))
+        return self.with_fallback(
+            [cache], lambda: np.concatenate([np.asarray(each) for each in self.state_parts(tokens, cache)])
+        )
 
-    def _states(self, tokens: list[int], cache: Cache) -> np.ndarray:
+    def state_parts(self, tokens: list[int], cache: Cache) -> Iterator[Any]:
+        """Yield the states of a text's tokens, some tokens (rows, width) after the other. They are on the
+        device if the model is. Raises DeviceFault.
+        """
         tokens = self.pending(tokens, cache)
         kernels, most = self.kernels_of(len(tokens)), self.residency.chunk
-        hidden = [
-            np.asarray(self.forward([tokens[start : start + most]], [cache], kernels)[0])
-            for start in range(0, len(tokens), most)
-        ]
-        return normalize(self.host_ops, np.concatenate(hidden), self.output_norm, self.config)
+        for start in range(0, len(tokens), most):
+            (hidden,) = self.forward([tokens[start : start + most]], [cache], kernels)
+            if isinstance(hidden, np.ndarray):
+                yield normalize(self.host_ops, hidden, self.output_norm, self.config)
+            else:
+                assert self.on_device
+                with self.on_device.faults():
+                    found = self.on_device.normalized(hidden)
+                yield found
 
     def logits(self, hidden: np.ndarray, kernels: RowKernels | None = None) -> np.ndarray:
         """Logits (rows, vocabulary), float32, of hidden states (rows, width). Without `kernels`, by those for
@@ -396,6 +405,6 @@ class Model(OpenedModel):
         ops = self.host_ops if self.on_device else self._ops_for(self.kernels_of(1))
         return self._inputs(ops, tokens, self._embed(tokens))
 
-    def _with_fallback(self, caches: Sequence[Cache], call: Callable[[], T]) -> T:
+    def with_fallback(self, caches: Sequence[Cache], call: Callable[[], T]) -> T:
         """The result of a call that computes next tokens of these sequences, also if the device fails."""
         return go_on(self, caches, call) if self.on_device and self._fallbacks else call()

@@ -9,8 +9,6 @@ from os import PathLike
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.device.faults import DeviceFault
@@ -28,18 +26,17 @@ from airllm.engine.parallel.tensor_parallel import Processes, Shard
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels
 from airllm.files.open_weights import open_weights
 from airllm.memory.available import memory_limit
+from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.cache_layout import layer_values
 from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.kernel_copies import KernelCopies
 from airllm.memory.kv_cache import Cache
-from airllm.memory.layers import open_norm, open_table
+from airllm.memory.layers import open_output_norm, open_table
 from airllm.memory.passing import pass_through
 from airllm.memory.residency import Residency, open_layers, residency
 
-ENCODERS_ON_HOST = "an encoder keeps its arrays in host memory"
-_NO_NORM = np.empty(0, np.float32)
 
 
 class OpenedModel:
@@ -53,6 +50,7 @@ class OpenedModel:
     """
 
     residency: Residency
+    on_device: OnDevice | None = None
     why_not_on_device = ""
 
     def __init__(
@@ -76,7 +74,7 @@ class OpenedModel:
             layers = open_layers(tensors)
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
-            self.output_norm = open_norm(tensors, "output_norm") if self.config.final_norm else _NO_NORM
+            self.output_norm = open_output_norm(tensors)
             self._layer_inputs = LayerInputs(tensors) if self.config.layer_input else None
             self.rotations = Rotations(self.config, tensors)
             self._cache_dtype = cache_dtype
@@ -113,6 +111,9 @@ class OpenedModel:
         """Run on these ops from now on, with their native layers and step or their device, if they can."""
         self.ops = self.host_ops = ops
         self.residency, self.layers = self._on_host, self._laid_out
+        if self.on_device:
+            self.on_device.close()  # before its memory is needed again
+        self.on_device = None
         self.on_device = self._move(ops)
         if self.on_device and not self.on_device.embeds:
             self.host_ops = host_ops(ops)
@@ -135,13 +136,10 @@ class OpenedModel:
         """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
         given = ops.backend if isinstance(ops, ExactOps) else ops
         there = given.extension("device_ops")
-        passes = there and not self.config.encoding
-        passing = pass_through(self._tensors, self._on_host, self._device_options) if passes else None
+        passing = pass_through(self._tensors, self._on_host, self._device_options) if there else None
         self.why_not_on_device = why_not_on_device(
             given, self.config, self.residency.whole or bool(passing), bool(self.shard), self._cache_dtype
         )
-        if self.config.encoding:
-            self.why_not_on_device = self.why_not_on_device or ENCODERS_ON_HOST
         if self.why_not_on_device:
             self._device_options.refuse(self.why_not_on_device)
             return None
@@ -175,17 +173,22 @@ class OpenedModel:
     def adapt(self, adapters: Sequence[tuple[Adapter, float]]) -> None:
         """Use these adapters, each times its scale, and no others, from now on. Layers with adapters run op
         by op. What sequences hold was computed without: drop them. Raises ValueError for adapters that this
-        model cannot have.
+        model cannot have, MemoryBudgetError for those that a device has no room for.
         """
         if adapters and self.config.encoding:
             raise ValueError("adapter: encoders have none, expected a model that generates text")
         if adapters and self.shard:
             raise ValueError("adapter: processes that share a model have none, expected one process")
+        before = self._adapters, self._pairs
         self._adapters, self._pairs = list(adapters), join_adapters(adapters)
         try:
             self._adapt()
         except DeviceFault as fault:
             self.fall_back(fault)
+        except MemoryBudgetError:
+            self._adapters, self._pairs = before
+            self.use(self.ops)
+            raise
 
     def _adapt(self) -> None:
         if self.on_device and self.on_device.has_room_for(self._pairs):

@@ -97,7 +97,8 @@ def choose_backend(
     if now.backend.name in config_schema.on_processor():
         return EngineBackend(now.backend.name, "the first that runs in the order; no device comes before it")
     if open_config(opening.path).encoding:
-        return EngineBackend(_host(now), "the processor: an encoder keeps its arrays in host memory")
+        why = "the processor: devices are not compared for an encoder, name one to use it"
+        return EngineBackend(_host(now), why)
     host, devices = _host(now), [name for name in _before_host(now) if name not in now.passed_over]
     speeds, when = speeds_of(opening, devices, host)
     return EngineBackend(speed.fastest(speeds), f"the fastest, {when}", speeds)

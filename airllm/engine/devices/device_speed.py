@@ -27,7 +27,7 @@ from airllm.formats import Quantized
 from airllm.memory.available import memory_limit
 from airllm.memory.budget import CONTEXT
 from airllm.memory.device_plan import SPLIT, STREAM, DeviceOptions, DevicePlan, is_matrix
-from airllm.memory.layers import Layer, open_norm, open_table
+from airllm.memory.layers import Layer, open_output_norm, open_table
 from airllm.memory.residency import open_layers
 from airllm.readable import size
 
@@ -91,7 +91,7 @@ def _open(tensors: NamedTensors) -> Weights:
     layers = open_layers(tensors)
     embedding = open_table(tensors, "token_embedding")
     output = embedding if tensors.config.tied_embeddings else open_table(tensors, "output")
-    return Weights(layers, embedding, open_norm(tensors, "output_norm"), output)
+    return Weights(layers, embedding, open_output_norm(tensors), output)
 
 
 def _speed_of(plan: DevicePlan, weights: Weights, cost: DeviceCost, host: Speed) -> Speed:

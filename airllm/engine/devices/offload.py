@@ -22,6 +22,7 @@ from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.staging import why_not_streamed
 from airllm.engine.adapters.adapted_ops import Pairs
 from airllm.engine.devices.placed_adapters import placed_bytes
+from airllm.engine.devices.placed_encoder import table_bytes
 from airllm.engine.devices.placed_layers import staged_groups, staging_bytes
 from airllm.engine.devices.placement import OnDevice, Weights
 from airllm.engine.exact_ops import ExactOps
@@ -115,27 +116,36 @@ class Offload:
 
     def plans(self) -> list[DevicePlan]:
         """The plans that fit into the device. Raises MemoryBudgetError if none does. Within a budget of host
-        memory, no layer is computed there.
+        memory, no layer is computed there, and none of an encoder. ValueError if the user wants that.
         """
         options = self._options
-        if self._host:
+        if self._config.encoding and options.offload == SPLIT:
+            raise ValueError("offload has value 'split', expected 'stream': layers of an encoder are not split")
+        if self._host or self._config.encoding:
             options = dataclasses.replace(options, offload=STREAM)
         return plan_device(self._sizes(), options, self._device.free_memory)
 
     def _sizes(self) -> DeviceSizes:
         layers, w = self.weights.layers, self.weights
-        exact = [max(np.prod(each.shape) for each in _matrices(w))] if self._exact else []
-        results = activation_bytes(self._config, min(CHUNK, self._context), unpacked=exact, workspaces=0)
-        results += placed_bytes(self._adapters, self._config.experts)
         layout = CacheLayout(self._config, self._context, self._dtype, windowed=True)
-        return measure_sizes(
+        sizes = measure_sizes(
             layers,
-            w.output.nbytes + w.output_norm.nbytes + results,
+            w.output.nbytes + w.output_norm.nbytes + self._result_bytes(),
             0 if w.embedding is w.output else w.embedding.nbytes,
             layout,
             lambda some: staging_bytes([layers[i] for i in some]),
             why_not_streamed(self._device),
         )
+        return dataclasses.replace(sizes, caches=[0] * len(layers)) if self._config.encoding else sizes
+
+    def _result_bytes(self) -> int:
+        """Bytes of the results of a pass, and of adapters. A text of an encoder is one pass."""
+        c = self._config
+        exact = [max(np.prod(each.shape) for each in _matrices(self.weights))] if self._exact else []
+        tokens = max(CHUNK, self._context) if c.encoding else min(CHUNK, self._context)
+        tables = table_bytes(c, self._context) if c.encoding else 0
+        adapters = placed_bytes(self._adapters, c.experts)
+        return activation_bytes(c, tokens, unpacked=exact, workspaces=0) + tables + adapters
 
     # ---- which form is faster ----
 

@@ -62,7 +62,7 @@ class OnDevice:
         host: Passing | None = None,
         adapters: Pairs = MappingProxyType({}),
     ):
-        self.ops, self.device, self._config = ops, on_device, weights.layers[0].config
+        self.ops, self.device, self.config = ops, on_device, weights.layers[0].config
         self.plan = plan or DevicePlan(WHOLE, len(weights.layers))
         self.device.arena.limit = self.plan.limit
         self._caches: WeakSet[Cache] = WeakSet()
@@ -73,7 +73,7 @@ class OnDevice:
                 moved[id(stored)] = on_device.to_device(stored)
             return moved[id(stored)]
 
-        with self._faults():
+        with self.faults():
             self._norm, self._output = move(weights.output_norm), move(weights.output)
             tied = weights.embedding is weights.output
             there = not self.plan.first and (tied or self.plan.embeds)
@@ -82,21 +82,21 @@ class OnDevice:
                 on_device.wait()
                 host.leave_ends()
             self.layers = place_layers(weights.layers, self.plan, move, on_device, host)
-        self._for_adapters = placed_bytes(adapters, self._config.experts)  # bytes of the plan
+        self._for_adapters = placed_bytes(adapters, self.config.experts)  # bytes of the plan
         self.adapt(adapters)
 
     def has_room_for(self, adapters: Pairs) -> bool:
         """Whether the plan has room for these adapters."""
-        more = placed_bytes(adapters, self._config.experts) - self._for_adapters
+        more = placed_bytes(adapters, self.config.experts) - self._for_adapters
         return self.plan.limit is None or self.plan.nbytes + more <= self.plan.limit
 
     def adapt(self, adapters: Pairs) -> None:
         """Use these adapters, and no others. Raises DeviceFault."""
-        with self._faults():
+        with self.faults():
             self._adapters = PlacedAdapters({}, self.device)  # frees the others first
             first = [f"layers.{i}." for i in range(self.plan.first)]  # which are in host memory
             there = {name: pair for name, pair in adapters.items() if not name.startswith(tuple(first))}
-            self._adapters = PlacedAdapters(there, self.device, self._config.experts)
+            self._adapters = PlacedAdapters(there, self.device, self.config.experts)
 
     def caches(self) -> list[Cache]:
         """The sequences whose keys and values are there."""
@@ -114,7 +114,7 @@ class OnDevice:
         self._norm = self._output = self._embedding = None
 
     @contextmanager
-    def _faults(self) -> Iterator[None]:
+    def faults(self) -> Iterator[None]:
         """Errors of the driver become a DeviceFault."""
         try:
             yield
@@ -135,15 +135,15 @@ class OnDevice:
         `before`: the states before the first layer there, from host memory, unless it `embeds`. `inputs`
         (all layers, tokens, layer_input), from host memory: those of the layers, if they have any.
         """
-        with self._faults():
+        with self.faults():
             self._move_caches(rows)
             moved = [self._move_angles(each) for each in angles]
             own = None if inputs is None else self.device.to_device(inputs)
-            x = self._embed(ids) if before is None else self.device.to_device(before)
+            x = self.embed(ids) if before is None else self.device.to_device(before)
         if not self.layers:
             yield x
         for layer in self.layers:
-            with self._faults():
+            with self.faults():
                 entered = layer.enter()
                 ops = self._adapters.ops_of(self.ops, entered)
                 x = decoder_layers(ops, x, [entered], moved, rows, own)
@@ -152,19 +152,30 @@ class OnDevice:
         if start := self.device.extension("start"):
             start(x)
 
-    def _embed(self, ids: list[int]) -> Any:
+    def each_layer(self) -> Iterator[Layer]:
+        """The layers with weights on the device, each for the launches until the next one is asked for."""
+        for layer in self.layers:
+            yield layer.enter()
+            layer.leave()
+
+    def embed(self, ids: Sequence[int]) -> Any:
+        """The embeddings (tokens, width), float32, with their scale."""
         x = self.ops.embedding(np.array(ids, np.int64), self._embedding)
         x = x.astype(np.float32, copy=False)
-        if self._config.embedding_scale != 1:
-            x *= np.float32(self._config.embedding_scale)
+        if self.config.embedding_scale != 1:
+            x *= np.float32(self.config.embedding_scale)
         return x
 
     def logits(self, hidden: Any) -> np.ndarray:
         """Logits (rows, vocabulary) of hidden states, in host memory."""
-        with self._faults():
-            normed = normalize(self.ops, hidden, self._norm, self._config)
+        with self.faults():
+            normed = self.normalized(hidden)
             ops = self._adapters.ops_of_output(self.ops, self._output)
             return ops.linear(normed, self._output).numpy()
+
+    def normalized(self, hidden: Any) -> Any:
+        """Hidden states by the last norm, if there is one."""
+        return normalize(self.ops, hidden, self._norm, self.config) if self.config.final_norm else hidden
 
     def _move_angles(self, angles: Angles) -> Angles:
         cos, sin = map(self.device.to_device, (angles.cos, angles.sin))

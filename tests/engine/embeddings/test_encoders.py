@@ -13,9 +13,9 @@ from airllm.cli import commands
 from airllm.convert.quantize import quantize
 from airllm.engine.devices import backend_choice
 from airllm.engine.embedding import NoEmbeddings, NoGeneration
+from airllm.engine.encoder import Encoder
 from airllm.engine.info import facts
 from airllm.engine.layers import encoder
-from airllm.engine.layers.encoder import Encoder
 from airllm.engine.profile import profile
 from airllm.engine.request import request
 from airllm.engine.scheduling.requests import SequenceRequest
@@ -130,7 +130,7 @@ def test_a_window_is_as_wide_on_both_sides(monkeypatch):
         layer = dataclasses.replace(layer, config=config)
         random = np.random.default_rng(1)
         q, k, v = random.standard_normal((3, 1, 2, 50, 8)).astype(np.float32)
-        monkeypatch.setattr(encoder, "_BLOCK", 7)
+        monkeypatch.setattr(encoder, "BLOCK", 7)
         encoder._attend(engine.backend, q, k, v, out := np.empty_like(v), layer)
     scores = q.astype(np.float64) @ k.swapaxes(-1, -2) * config.attention_scale
     scores[..., np.abs(np.subtract.outer(range(50), range(50))) > 5] = -np.inf
