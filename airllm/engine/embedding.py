@@ -61,7 +61,6 @@ class Embedder:
         self._model, self._pooling, self._encoder, self._new_cache = model, pooling, encoder, new_cache
         self._dense = [(each, *_matrix(model.weights, each)) for each in pooling.dense]
         self.width = model.config.width
-        self._placed: PlacedPooling | None = None
         for each in pooling.dense:
             if each.narrow != self.width:
                 expected = f"{self.width}, as what comes before has"
@@ -77,11 +76,8 @@ class Embedder:
 
     def _embed(self, batch: Sequence[list[int]]) -> np.ndarray:
         if not batch or not (there := self._model.on_device):
-            self._placed = None
             return self._embed_on_host(batch)
-        if self._placed is None or self._placed.there is not there:
-            self._placed = self._place(there)
-        return self._embed_on_device(batch, self._placed)
+        return self._embed_on_device(batch, there.part(lambda: self._place(there), PlacedPooling))
 
     def _embed_on_host(self, batch: Sequence[list[int]]) -> np.ndarray:
         found = np.empty((len(batch), self._model.config.width))

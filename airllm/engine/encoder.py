@@ -13,6 +13,7 @@ import numpy as np
 
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.engine.devices.placed_encoder import PlacedEncoder
+from airllm.engine.devices.placement import OnDevice
 from airllm.engine.layers.decoder import normalize
 from airllm.engine.layers.encoder import alike, encoder_layer
 from airllm.engine.layers.rows import Angles
@@ -32,7 +33,6 @@ class Encoder:
         encoding = model.config.encoding
         if encoding and encoding.embedding_norm:
             self._norm = open_norm(model.tensors, "embedding_norm")
-        self._placed: PlacedEncoder | None = None
 
     def states(self, batch: Sequence[list[int]]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the index of each text and its states (tokens, width), float32, after the last norm; short
@@ -54,18 +54,14 @@ class Encoder:
             own = [lengths[i] for i in some]
             ids = np.array([token for i in some for token in batch[i]], np.int64)
             self._model.residency.begin([], tokens=len(ids))
-            placed = self._place()
-            yield some, own, placed.run(ids, own) if placed else self._run(ids, own)
+            there = self._model.on_device
+            yield some, own, self._place(there).run(ids, own) if there else self._run(ids, own)
 
-    def _place(self) -> PlacedEncoder | None:
-        """The encoder on the device, if the model is there now."""
-        there = self._model.on_device
-        if there is None:
-            self._placed = None
-        elif self._placed is None or self._placed.there is not there:
-            tables = [rotation for rotation in self._model.rotations if self._rotates]
-            self._placed = PlacedEncoder(there, self._added, self._norm, tables, self._model.residency.context)
-        return self._placed
+    def _place(self, there: OnDevice) -> PlacedEncoder:
+        """The encoder on the device."""
+        rotations = self._model.rotations if self._rotates else ()
+        given = self._added, self._norm, rotations, self._model.residency.context
+        return there.part(lambda: PlacedEncoder(there, *given), PlacedEncoder)
 
     def _run(self, ids: np.ndarray, lengths: list[int]) -> np.ndarray:
         """A pass in host memory."""

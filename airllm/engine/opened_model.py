@@ -38,7 +38,6 @@ from airllm.memory.passing import pass_through
 from airllm.memory.residency import Residency, open_layers, residency
 
 
-
 class OpenedModel:
     """A file's `config`, and its weights, laid out for a backend: in host memory, on a device, or in both.
     `Model` computes with them.
@@ -143,7 +142,7 @@ class OpenedModel:
         if self.why_not_on_device:
             self._device_options.refuse(self.why_not_on_device)
             return None
-        weights = Weights(self.layers, self.embedding, self.output_norm, self.output)
+        weights = Weights(self.layers, self.embedding, self.output_norm, self.output, self._layer_inputs)
         place = (self.residency.context, self._cache_dtype, self._device_options, passing)
         try:
             found = Offload(ops, there(), weights, *place, self._pairs).open()
@@ -226,6 +225,8 @@ class OpenedModel:
 
     def close(self) -> None:
         """Close the file, and free what is on a device."""
+        if self.on_device:
+            self.on_device.close()
         self.on_device = None
         self.residency.close()
         self._on_host.close()

@@ -111,7 +111,9 @@ class Offload:
             raise DeviceFault(MEMORY, self._device.place.label, str(error)) from error
         plan = plans[0] if len(plans) == 1 else self._faster(plans)
         if self._host and plan.streamed and self._config.experts_by_columns:
-            raise NotImplementedError("experts by columns are streamed as copies, for which a budget has no room")
+            raise NotImplementedError(
+                "experts by columns are streamed as copies, for which a budget has no room"
+            )
         return OnDevice(self._ops_there, self._device, self.weights, plan, self._host, self._adapters)
 
     def plans(self) -> list[DevicePlan]:
@@ -120,7 +122,9 @@ class Offload:
         """
         options = self._options
         if self._config.encoding and options.offload == SPLIT:
-            raise ValueError("offload has value 'split', expected 'stream': layers of an encoder are not split")
+            raise ValueError(
+                "offload has value 'split', expected 'stream': layers of an encoder are not split"
+            )
         if self._host or self._config.encoding:
             options = dataclasses.replace(options, offload=STREAM)
         return plan_device(self._sizes(), options, self._device.free_memory)
@@ -139,13 +143,16 @@ class Offload:
         return dataclasses.replace(sizes, caches=[0] * len(layers)) if self._config.encoding else sizes
 
     def _result_bytes(self) -> int:
-        """Bytes of the results of a pass, and of adapters. A text of an encoder is one pass."""
+        """Bytes of the results of a pass, and of what is there besides weights. A text of an encoder is one
+        pass.
+        """
         c = self._config
         exact = [max(np.prod(each.shape) for each in _matrices(self.weights))] if self._exact else []
         tokens = max(CHUNK, self._context) if c.encoding else min(CHUNK, self._context)
         tables = table_bytes(c, self._context) if c.encoding else 0
         adapters = placed_bytes(self._adapters, c.experts)
-        return activation_bytes(c, tokens, unpacked=exact, workspaces=0) + tables + adapters
+        inputs = self.weights.inputs.nbytes if self.weights.inputs else 0
+        return activation_bytes(c, tokens, unpacked=exact, workspaces=0) + tables + adapters + inputs
 
     # ---- which form is faster ----
 

@@ -19,7 +19,7 @@ def table_bytes(config: ModelConfig, context: int) -> int:
     """The bytes of what an encoder has on a device besides weights: rows for positions, angles, masks."""
     of, ropes = config.encoding, [rope for rope in (config.rope, config.local_rope) if rope]
     added = context * config.width if of and (of.positions or of.token_types) else 0
-    masks = [BLOCK * (BLOCK + window) for window in {window for window in config.windows if window}]
+    masks = [BLOCK * (BLOCK + window) for window in set(filter(None, config.windows))]
     return 4 * (added + config.width + context * sum(rope.dim for rope in ropes) + sum(masks))
 
 
@@ -78,7 +78,7 @@ class PlacedEncoder:
 
 
 class _Masks:
-    """`band` by parts of one mask for each width, which is on the device: 0 where a key is seen, else -inf."""
+    """`band` by parts of one mask for each width, on the device: 0 where a key is seen, else -inf."""
 
     def __init__(self, device: Any):
         self._device, self._whole = device, dict[int, Any]()

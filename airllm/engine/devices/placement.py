@@ -7,10 +7,10 @@ and logits come back.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -21,6 +21,7 @@ from airllm.engine.adapters.adapted_ops import Pairs
 from airllm.engine.devices.placed_adapters import PlacedAdapters, placed_bytes
 from airllm.engine.devices.placed_layers import place_layers
 from airllm.engine.layers.decoder import decoder_layers, normalize
+from airllm.engine.layers.layer_inputs import LayerInputs
 from airllm.engine.layers.rows import Angles, Rows
 from airllm.files.weight_file import Stored
 from airllm.memory.budget import MemoryBudgetError
@@ -36,15 +37,18 @@ from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 from airllm.memory.passing import Passing
 
+T = TypeVar("T")
+
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """A model's layers and ends, as arrays that some ops take."""
+    """A model's layers and ends, as arrays that some ops take; what its layers get besides, if they do."""
 
     layers: Sequence[Layer]
     embedding: Stored
     output_norm: np.ndarray
     output: Stored
+    inputs: LayerInputs | None = None
 
 
 class OnDevice:
@@ -66,6 +70,7 @@ class OnDevice:
         self.plan = plan or DevicePlan(WHOLE, len(weights.layers))
         self.device.arena.limit = self.plan.limit
         self._caches: WeakSet[Cache] = WeakSet()
+        self._parts: dict[type, Any] = {}
         moved: dict[int, Any] = {}
 
         def move(stored: Any) -> Any:
@@ -78,6 +83,7 @@ class OnDevice:
             tied = weights.embedding is weights.output
             there = not self.plan.first and (tied or self.plan.embeds)
             self._embedding = move(weights.embedding) if there else None
+            self._inputs = weights.inputs.moved(move) if weights.inputs and there else None
             if host:
                 on_device.wait()
                 host.leave_ends()
@@ -107,11 +113,18 @@ class OnDevice:
         """Whether `run_layers` begins with ids, not with hidden states."""
         return self._embedding is not None
 
+    def part(self, make: Callable[[], T], kind: type[T]) -> T:
+        """What is kept there besides, one of each kind: made once, freed with the weights."""
+        if kind not in self._parts:
+            self._parts[kind] = make()
+        return self._parts[kind]
+
     def close(self) -> None:
         """Free the memory of the weights."""
         self.layers = []
+        self._parts.clear()
         self._adapters = PlacedAdapters({}, self.device)
-        self._norm = self._output = self._embedding = None
+        self._norm = self._output = self._embedding = self._inputs = None
 
     @contextmanager
     def faults(self) -> Iterator[None]:
@@ -133,13 +146,16 @@ class OnDevice:
     ) -> Generator[Any]:
         """Yield the hidden states (tokens, width) after each layer. The rows' caches go to the device.
         `before`: the states before the first layer there, from host memory, unless it `embeds`. `inputs`
-        (all layers, tokens, layer_input), from host memory: those of the layers, if they have any.
+        (all layers, tokens, layer_input), from host memory: those of the layers, if they have any; or
+        `LayerInputs.rows` of the ids, if it embeds them.
         """
         with self.faults():
             self._move_caches(rows)
             moved = [self._move_angles(each) for each in angles]
             own = None if inputs is None else self.device.to_device(inputs)
             x = self.embed(ids) if before is None else self.device.to_device(before)
+            if self._inputs:
+                own = self._inputs.of(self.ops, own, x)
         if not self.layers:
             yield x
         for layer in self.layers:

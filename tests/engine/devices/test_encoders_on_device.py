@@ -2,29 +2,30 @@
 vectors come down.
 """
 
+import gc
 import re
 
 import numpy as np
 import pytest
 
-from airllm.backends import registry
+from airllm import tensor_ops
 from airllm.backends.device.faults import LOST, DeviceFault
-from airllm.cli import commands
 from airllm.convert.quantize import quantize
-from airllm.engine import encoder
 from airllm.engine.devices.fallback import BackendFallback
 from airllm.engine.encoder import Encoder
 from airllm.engine.info import lines
+from airllm.engine.layers import encoder
 from airllm.memory.budget import MemoryBudgetError
 from tests.support.engines import device_models
 from tests.support.engines.device_models import agree, counts, open_engine, running
-from tests.support.models import encoder_files, speaking_model, tiny_encoders, tiny_models
+from tests.support.models import encoder_files, speaking_model, tiny_encoders
 from tests.support.models.tiny_encoders import DATA, ENCODERS, reference
 from tests.support.models.tiny_models import texts
 
 KIB = 1024
 TEXTS = texts()
 RANDOM = np.random.default_rng(0)
+MODES = {"mean": "mean_tokens", "cls": "cls_token", "last": "lasttoken"}
 # Texts of equal lengths, and of one token.
 BATCH = [RANDOM.integers(0, tiny_encoders.VOCABULARY, n).tolist() for n in (1, 9, 40, 3, 40, 17, 1, 3)]
 backend, placed = device_models.backend, device_models.placed
@@ -60,8 +61,7 @@ def test_windows_are_parts_of_one_mask(name, backend, monkeypatch):
     batch = [RANDOM.integers(0, tiny_encoders.VOCABULARY, n).tolist() for n in (60, 47, 60, 31)]
     with open_engine(DATA / name, "python", False) as host:
         wanted = states(host, batch)
-    monkeypatch.setattr(encoder.encoder_layer.__globals__["band"], "unused", None, raising=False)
-    monkeypatch.setitem(encoder.encoder_layer.__globals__, "BLOCK", 7)
+    monkeypatch.setattr(encoder, "BLOCK", 7)
     with open_engine(DATA / name, backend) as engine:
         assert any(window and window // 2 + 1 < 31 for window in engine.config.windows)
         agree_with(states(engine, batch), wanted)
@@ -69,23 +69,20 @@ def test_windows_are_parts_of_one_mask(name, backend, monkeypatch):
 
 @pytest.mark.parametrize("kind", ("mean", "cls", "last"))
 def test_vectors_are_pooled_and_multiplied_there(kind, backend, tmp_path):
-    """All that comes down are vectors, once; all that goes up are ids, positions, and what calls are given."""
-    folder = encoder_files.whole_folder("bert", tmp_path / "whole")
+    """All that comes down are vectors, once; ids, positions, and what calls are given go up."""
+    folder = encoder_files.whole_folder("bert", tmp_path / "whole", MODES[kind])
     matrix, bias = RANDOM.standard_normal((8, 32), np.float32), RANDOM.standard_normal(8, np.float32)
     encoder_files.add_dense(folder, matrix, bias, "Tanh")
     encoder_files.add_dense(folder, matrix[:, :8].copy(), None, "GELU")
     encoder_files.add_dense(folder, matrix[:, 8:16].copy(), bias, "ReLU")
-    pooling = folder / "1_Pooling" / "config.json"
-    pooling.write_text(re.sub("pooling_mode_mean_tokens", {
-        "mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "last": "pooling_mode_lasttoken",
-    }[kind], pooling.read_text()))  # fmt: skip
     with open_engine(folder, "python", False) as host:
         assert host.pooling.kind == kind
         wanted = host.embed_tokens(BATCH)
     before = counts(backend)
     with open_engine(folder, backend) as engine:
-        assert engine.model.weight_bytes <= (counts(backend) - before).uploaded
         engine.embed_tokens(BATCH)
+        once = (counts(backend) - before).resident
+        assert 0.9 * engine.model.weight_bytes <= once <= engine.model.weight_bytes + 16 * KIB
         start = counts(backend)
         found = engine.embed_tokens(BATCH)
         spent = counts(backend) - start
@@ -93,15 +90,14 @@ def test_vectors_are_pooled_and_multiplied_there(kind, backend, tmp_path):
         assert 16 * sum(map(len, BATCH)) <= spent.uploaded <= 32 * KIB
         assert spent.downloaded == found.nbytes and spent.waits == 1 and spent.resident == 0
         assert engine.embed_tokens([]).shape == (0, 8)
-    del engine
+    gc.collect()  # MLX's ops remember their last product
     assert (counts(backend) - before).resident == 0
 
 
 @pytest.mark.parametrize("kind", ("mean", "cls", "last"))
-def test_vectors_of_decoders(kind, backend, folder, tmp_path):
+def test_vectors_of_decoders(kind, backend, tmp_path):
     """Their texts go through the layers alone, long ones in parts; the host waits once for all vectors."""
-    path = tmp_path / "model"
-    encoder_files.add_pooling(folder, path, kind)
+    path = encoder_files.add_pooling(speaking_model.write(tmp_path / "model"), MODES[kind])
     batch = [[1, 2, 3], list(range(40)), [7]]
     with open_engine(path, "python", False) as host:
         wanted = host.embed_tokens(batch)
@@ -131,7 +127,7 @@ def test_an_encoder_larger_than_the_device_is_streamed(placed, tmp_path):
             np.testing.assert_allclose(engine.embed_tokens(BATCH), wanted, atol=1e-4)
             engine.embed_tokens([[5] * engine.context])
             assert arena.peak <= plan.nbytes
-    with pytest.raises(ValueError, match="offload has value 'split', expected 'stream': layers of an encoder"):
+    with pytest.raises(ValueError, match="offload has value 'split', expected 'stream': layers"):
         open_engine(folder, placed, gpu_layers=1, offload="split")
 
 
@@ -157,9 +153,7 @@ def test_a_fault_goes_on_on_the_processor(tmp_path):
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-def test_info_says_where_the_arrays_are(backend, tmp_path, capsys, monkeypatch):
-    from airllm import tensor_ops
-
+def test_info_says_where_the_arrays_are(backend, tmp_path, monkeypatch):
     folder = encoder_files.whole_folder("bert", tmp_path / "whole")
     monkeypatch.setenv("AIRLLM_BACKEND", backend)
     tensor_ops.reload_backend()

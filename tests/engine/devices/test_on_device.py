@@ -103,6 +103,25 @@ def test_what_crosses_the_bus_per_token(backend, tmp_path):
     assert (counts(backend) - before).resident == 0
 
 
+def test_inputs_of_layers_are_made_there(backend, tmp_path):
+    """Of a token, a row of their table goes up, and it is embedded once. The table stays in host memory."""
+    path = tiny_gguf.write_gguf("gemma4", tmp_path / "gemma4.gguf", "blocks")
+    before = counts(backend)
+    with open_engine(path, backend) as engine:
+        table, c = engine.model._layer_inputs.table.nbytes, engine.config
+        assert (counts(backend) - before).uploaded <= engine.model.weight_bytes - table + 4 * KIB
+        engine.forward(TEXTS[1][:-4], cache := engine.new_cache())
+        engine.forward(TEXTS[1][-4:-3], cache)
+        wanted = reference("gemma4", "blocks")[1][-3:]
+        for token, expected in zip(TEXTS[1][-3:], wanted, strict=True):
+            start = counts(backend)
+            agree(logits := engine.forward([token], cache), expected)
+            spent = counts(backend) - start
+            row = 4 * c.layers * c.layer_input
+            assert row <= spent.uploaded <= row + 16 * KIB * (backend == "webgpu") + KIB
+            assert spent.downloaded == logits.nbytes and spent.waits == 1 and spent.resident == 0
+
+
 @pytest.mark.parametrize(
     ("name", "format"),
     (("llama3", "q4_0"), ("gemma", "q4_0"), ("qwen2", "q4_0"), ("qwen3", "q4_0"), ("llama3", "q5_0")),
