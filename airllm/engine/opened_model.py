@@ -148,6 +148,7 @@ class OpenedModel:
             found = Offload(ops, there(), weights, *place, self._pairs).open()
         except NotImplementedError as error:
             self.why_not_on_device = str(error)
+            self._device_options.refuse(self.why_not_on_device)
             return None
         self.residency = passing or self.residency
         return found

@@ -112,8 +112,8 @@ class _AdaptedExperts:
             return self._adapt(product, x, ids, self._parts[id(weight)])
         assert id(weight) == self._both
         n = product.shape[1] // 2
-        halves = zip((product[:, :n], product[:, n:]), ("experts.gate", "experts.up"), strict=True)
-        return activate(self._ops, *(self._adapt(half, x, ids, part) for half, part in halves), self._config)
+        found = self._adapt(product[:, :n], x, ids, "experts.gate")
+        return activate(self._ops, found, self._adapt(product[:, n:], x, ids, "experts.up"), self._config)
 
     def _adapt(self, product: Any, x: Any, ids: Any, part: str) -> Any:
         """The product (slots, n) of a part, plus what its adapters add."""

@@ -72,8 +72,8 @@ class PlacedEncoder:
         look_up, count = self.there.ops.embedding, len(positions)
         found = []
         for cos, sin, interleaved in self._angles:
-            parts = (look_up(positions, each).reshape(count, 1, -1) for each in (cos, sin))
-            found.append(Angles(*parts, interleaved))
+            of_cos, of_sin = (look_up(positions, each).reshape(count, 1, -1) for each in (cos, sin))
+            found.append(Angles(of_cos, of_sin, interleaved))
         return found
 
 

@@ -65,7 +65,8 @@ class PlacedPooling:
     def finish(self, pooled: Sequence[Any]) -> np.ndarray:
         """The vectors (texts, width), float32, of pooled states (some texts, width), in host memory."""
         with self.there.faults():
-            x, ops = np.concatenate(pooled), self.there.ops
+            ops = self.there.ops
+            x: Any = np.concatenate(pooled)
             for function, matrix, bias in self._matrices:
                 x = _FUNCTIONS[function](ops, ops.linear(x, matrix, bias))
             return x.numpy()

@@ -174,7 +174,7 @@ class OnDevice:
             yield layer.enter()
             layer.leave()
 
-    def embed(self, ids: Sequence[int]) -> Any:
+    def embed(self, ids: Sequence[int] | np.ndarray) -> Any:
         """The embeddings (tokens, width), float32, with their scale."""
         x = self.ops.embedding(np.array(ids, np.int64), self._embedding)
         x = x.astype(np.float32, copy=False)

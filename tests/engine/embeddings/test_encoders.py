@@ -165,8 +165,8 @@ def test_an_encoder_says_that_it_does_not_generate(tmp_path, capsys):
     assert json.loads(json.dumps(facts(folder)))["pooling"]["kind"] == "mean"
 
 
-def test_a_device_does_not_keep_an_encoder(monkeypatch):
-    """So the fastest backend for it is on the processor, without a measurement."""
+def test_automatic_mode_takes_the_processor_for_an_encoder(monkeypatch):
+    """Devices are not compared for it; one that is named keeps it."""
     opening = backend_choice.Opening(DATA / "bert")
     assert backend_choice.beside_processor(opening, "opencl") == {}
     monkeypatch.setattr(backend_choice.config_schema, "on_processor", lambda: ("python",))
