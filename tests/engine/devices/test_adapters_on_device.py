@@ -5,10 +5,13 @@ import re
 import numpy as np
 import pytest
 
+from airllm.backends.device.faults import LOST, DeviceFault
+from airllm.engine.devices.fallback import BackendFallback
 from airllm.engine.devices.placed_adapters import placed_bytes
+from airllm.files import pages
 from airllm.memory.budget import MemoryBudgetError
 from tests.support.engines import device_models
-from tests.support.engines.device_models import agree, counts, open_engine
+from tests.support.engines.device_models import agree, counts, open_engine, running
 from tests.support.models.lora_files import ALPHA, RANK, merged, write_peft
 from tests.support.models.tiny_models import DATA, texts
 
@@ -117,3 +120,29 @@ def test_a_plan_has_room_for_adapters(placed, tmp_path):
         with pytest.raises(MemoryBudgetError):
             engine.use_adapters({engine.load_adapter(adapter): 1.0})
         agree(engine.forward(TEXTS[1]), plain)
+
+
+def test_within_a_budget_of_the_host(placed, tmp_path):
+    """Layers pass through host memory; adapters stay on the device."""
+    if not pages.SUPPORTED:
+        pytest.skip("this system has no budgets")
+    adapter = write_peft("mixtral", tmp_path / "adapter")
+    wanted = wanted_of("mixtral", tmp_path / "merged", (RANK, ALPHA / RANK))
+    with open_engine(DATA / "mixtral", placed, adapter=adapter, max_memory="16MB", context=80) as engine:
+        assert engine.model.residency.limit.nbytes == 16_000_000
+        agree_with(engine, wanted)
+
+
+def test_a_backend_that_goes_on_has_the_adapters(tmp_path):
+    running("opencl")
+    adapter = write_peft("llama2", tmp_path / "adapter")
+    wanted = wanted_of("llama2", tmp_path / "merged", (RANK, ALPHA / RANK))
+    with open_engine(DATA / "llama2", "opencl", adapter=adapter, fallback_backends=["python"]) as engine:
+        engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
+        place, fault = engine.model.on_device.device.place, DeviceFault(LOST, "a device", "as a test says")
+        place.run = lambda *given: (_ for _ in ()).throw(fault)
+        with pytest.warns(BackendFallback):
+            found = [engine.forward([token], cache) for token in TEXTS[1][-3:]]
+        assert engine.model.on_device is None
+        agree(np.stack(found), wanted[0])
+        agree_with(engine, wanted)
