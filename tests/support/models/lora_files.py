@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def low_rank(name: str, shape: tuple[int, ...], rank: int = RANK) -> tuple[np.nd
 
 
 def is_changed(name: str, values: np.ndarray) -> bool:
-    return values.ndim == 2 and ("_proj" in name or name.startswith("lm_head"))
+    return values.ndim == 2 and bool(re.search(r"_proj|\.w[123]\.|^lm_head", name))
 
 
 def write_peft(model: str, path: Path, rank: int = RANK, **config: Any) -> Path:
