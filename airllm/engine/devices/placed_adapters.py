@@ -108,6 +108,8 @@ class _AdaptedExperts:
     def linear(self, x: Any, ids: Any, weight: Any, bias: Any = None, gate: Activation | None = None) -> Any:
         """As `Experts.linear`."""
         product = self._given.linear(x, ids, weight, bias)
+        if ids is None:  # the matrices of heads, which have no adapters
+            return product
         if gate is None:
             return self._adapt(product, x, ids, self._parts[id(weight)])
         assert id(weight) == self._both

@@ -165,13 +165,16 @@ def test_an_encoder_says_that_it_does_not_generate(tmp_path, capsys):
     assert json.loads(json.dumps(facts(folder)))["pooling"]["kind"] == "mean"
 
 
-def test_automatic_mode_takes_the_processor_for_an_encoder(monkeypatch):
-    """Devices are not compared for it; one that is named keeps it."""
-    opening = backend_choice.Opening(DATA / "bert")
-    assert backend_choice.beside_processor(opening, "opencl") == {}
+def test_automatic_mode_times_a_text_of_an_encoder(monkeypatch, tmp_path):
+    """The faster backend is taken; a token of a text is what a second is divided by."""
+    monkeypatch.setattr(backend_choice, "cache_file", lambda: tmp_path / "speeds.json")
     monkeypatch.setattr(backend_choice.config_schema, "on_processor", lambda: ("python",))
-    found = backend_choice.choose_backend(opening)
-    assert found.name == "python" and "an encoder" in found.why and not found.speeds
+    monkeypatch.setattr(backend_choice, "_before_host", lambda now: ["cpp"])
+    seconds = iter((2.0, 0.5))
+    monkeypatch.setattr(backend_choice.speed, "_seconds", lambda call: call() or next(seconds))
+    found = backend_choice.choose_backend(backend_choice.Opening(DATA / "bert"))
+    assert {name: each.tokens_per_second for name, each in found.speeds.items()} == {"python": 32, "cpp": 128}
+    assert found.name == "cpp" and found.why.startswith("the fastest, measured now")
 
 
 def test_a_text_that_is_too_long_and_one_without_a_pooling(tmp_path):
