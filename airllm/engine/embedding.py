@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from airllm.architectures.pooling import Dense, Pooling, unit
-from airllm.engine.layers.encoder import Encoder
+from airllm.engine.devices.placed_pooling import PlacedPooling
+from airllm.engine.devices.placement import OnDevice
+from airllm.engine.encoder import Encoder
 from airllm.engine.model import Model
 from airllm.files.gguf import GgufFile
 from airllm.files.safetensors import SafetensorsFolder
@@ -65,18 +68,55 @@ class Embedder:
             self.width = each.wide
 
     def embed(self, batch: Sequence[list[int]]) -> np.ndarray:
-        """The vectors (texts, width), float32, of texts' tokens. None depends on the other texts."""
+        """The vectors (texts, width), float32, of texts' tokens. None depends on the other texts: in host
+        memory by no bit, on a device by its rounding.
+        """
+        found = self._model.with_fallback([], lambda: self._embed(batch))
+        return (unit(found) if self._pooling.normalize else found).astype(np.float32)
+
+    def _embed(self, batch: Sequence[list[int]]) -> np.ndarray:
+        if not batch or not (there := self._model.on_device):
+            return self._embed_on_host(batch)
+        return self._embed_on_device(batch, there.part(lambda: self._place(there), PlacedPooling))
+
+    def _embed_on_host(self, batch: Sequence[list[int]]) -> np.ndarray:
         found = np.empty((len(batch), self._model.config.width))
         for i, states in self._encoder.states(batch) if self._encoder else self._states(batch):
             found[i] = self._pooling.of(states)
         for dense, matrix, bias in self._dense:
             found = _FUNCTIONS[dense.activation](found @ matrix.T + bias)
-        return (unit(found) if self._pooling.normalize else found).astype(np.float32)
+        return found
 
     def _states(self, batch: Sequence[list[int]]) -> Iterator[tuple[int, np.ndarray]]:
         """The states of a decoder. Each text goes through the layers alone."""
         for i, tokens in enumerate(batch):
             yield i, self._model.states(tokens, self._new_cache())
+
+    # ---- on a device ----
+
+    def _place(self, there: OnDevice) -> PlacedPooling:
+        dense = ((each.activation, w, b if isinstance(b, np.ndarray) else None) for each, w, b in self._dense)
+        return PlacedPooling(there, self._pooling, dense)
+
+    def _embed_on_device(self, batch: Sequence[list[int]], placed: PlacedPooling) -> np.ndarray:
+        """The vectors before their length becomes 1. The host waits once, for them."""
+        order, pooled = list[int](), list[Any]()
+        for some, found in self._pool(batch, placed):
+            order += some
+            pooled.append(found)
+        result = np.empty((len(batch), self.width))
+        result[order] = placed.finish(pooled)
+        return result
+
+    def _pool(self, batch: Sequence[list[int]], placed: PlacedPooling) -> Iterator[tuple[list[int], Any]]:
+        """Yield indices of texts, and their pooled states there. Texts of a decoder are alone."""
+        if self._encoder:
+            for some, lengths, x in self._encoder.passes(batch):
+                yield some, placed.pool(x, lengths)
+            return
+        for i, tokens in enumerate(batch):
+            parts = self._model.state_parts(tokens, self._new_cache())
+            yield [i], placed.pool_parts(parts, len(tokens))
 
 
 def _matrix(weights: WeightFile, dense: Dense) -> tuple[np.ndarray, np.ndarray | float]:

@@ -92,10 +92,9 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     if not found.speeds and speeds and (faster := fastest(speeds)) != found.name:
         times = speeds[faster].tokens_per_second / max(speeds[found.name].tokens_per_second, 1e-9)
         yield f"  {faster} makes {rate(times)} times as many tokens: backend auto takes the fastest"
-    if not config.generates:
-        return
     ops = KernelBackend(found.name)
-    yield f"Decode:      {_decode(ops, config)}"
+    if config.generates:
+        yield f"Decode:      {_decode(ops, config)}"
     if ops.extension("device_ops"):
         yield f"Arrays:      {_arrays(path, config, ops)}"
 

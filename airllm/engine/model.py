@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from airllm.engine.opened_model import OpenedModel
 from airllm.engine.pass_rows import Progress, angles_of, rows_of
 from airllm.engine.row_kernels import RowKernels, passes
 from airllm.files.weight_file import Stored
+from airllm.formats import Quantized
 from airllm.memory.kv_cache import Cache
 from airllm.progress import OnProgress
 
@@ -47,7 +48,7 @@ class Model(OpenedModel):
         ids = [token for sequence in tokens for token in sequence]
         if self.on_device and all_movable(caches):
             before = self._before_device(ids, angles, rows)
-            for state in self.on_device.run_layers(ids, angles, rows, before, self._inputs_of(ids)):
+            for state in self.on_device.run_layers(ids, angles, rows, *before):
                 x = state  # only the last: each takes memory of the device
         else:
             x = self._forward_on_host(ids, angles, rows, kernels)
@@ -55,26 +56,35 @@ class Model(OpenedModel):
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
 
-    def _before_device(self, ids: list[int], angles: list[Angles], rows: list[Rows]) -> np.ndarray | None:
-        """The states that the layers on the device begin with, unless they begin with ids."""
+    def _before_device(
+        self, ids: list[int], angles: list[Angles], rows: list[Rows]
+    ) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """What the layers on the device begin with, as `OnDevice.run_layers` takes it."""
         assert self.on_device
         if self.on_device.embeds:
-            return None
-        return self._forward_on_host(ids, angles, rows, None, self.on_device.plan.first)
+            return None, self._input_rows(ids)
+        x = self._embed(ids)
+        inputs = self._inputs(self._ops_for(None), ids, x)
+        return self._run_on_host(x, angles, rows, None, inputs, self.on_device.plan.first), inputs
 
     def _forward_on_host(
+        self, ids: list[int], angles: list[Angles], rows: list[Rows], kernels: RowKernels | None
+    ) -> np.ndarray:
+        """The states after all layers."""
+        x = self._embed(ids)
+        return self._run_on_host(x, angles, rows, kernels, self._inputs(self._ops_for(kernels), ids, x))
+
+    def _run_on_host(
         self,
-        ids: list[int],
+        x: np.ndarray,
         angles: list[Angles],
         rows: list[Rows],
         kernels: RowKernels | None,
+        inputs: np.ndarray | None,
         count: int | None = None,
     ) -> np.ndarray:
-        """The states after the first `count` layers; None: after all."""
-        x = self._embed(ids)
-        fused = self._is_fused(rows, kernels)
-        ops = self._ops_for(kernels)
-        inputs = self._inputs(ops, ids, x)
+        """The states after the first `count` layers, which may be written to `x`; None: after all."""
+        fused, ops = self._is_fused(rows, kernels), self._ops_for(kernels)
         for part in self.residency.layer_parts():
             some = slice(part.start, part.stop if count is None else min(part.stop, count))
             if fused:
@@ -106,7 +116,7 @@ class Model(OpenedModel):
         before each round.
         """
         wholes = prompts if prompts is not None else [0] * len(batch)
-        return self._with_fallback(
+        return self.with_fallback(
             caches, lambda: self._run(batch, caches, all_positions, on_progress, wholes)
         )
 
@@ -204,7 +214,7 @@ class Model(OpenedModel):
         angles = self._begin(rows)
         if self.on_device and all_movable([cache]):
             before = self._before_device([token], angles, rows)
-            yield from self.on_device.run_layers([token], angles, rows, before, self._inputs_of([token]))
+            yield from self.on_device.run_layers([token], angles, rows, *before)
             return
         x = self._embed([token])
         fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
@@ -224,7 +234,7 @@ class Model(OpenedModel):
         Runs as native calls, from tokens to logits, if the backend has one and all weights are resident. Each
         takes as many rows as it can.
         """
-        return self._with_fallback(caches, lambda: self._decode(tokens, caches))
+        return self.with_fallback(caches, lambda: self._decode(tokens, caches))
 
     def _decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
         if len(tokens) == 1 and len(tokens[0]) == 1:
@@ -254,7 +264,7 @@ class Model(OpenedModel):
 
         For at most one token more than `most_drafted`, they have the bits that a pass for each token gives.
         """
-        return self._with_fallback([cache], lambda: self._verify(tokens, cache))
+        return self.with_fallback([cache], lambda: self._verify(tokens, cache))
 
     def _verify(self, tokens: list[int], cache: Cache) -> np.ndarray:
         rows = rows_of([tokens], [cache])
@@ -331,16 +341,25 @@ class Model(OpenedModel):
         """States (tokens, width), float32, after the last norm: what the output would multiply. The cache
         grows.
         """
-        return self._with_fallback([cache], lambda: self._states(tokens, cache))
+        return self.with_fallback(
+            [cache], lambda: np.concatenate([np.asarray(each) for each in self.state_parts(tokens, cache)])
+        )
 
-    def _states(self, tokens: list[int], cache: Cache) -> np.ndarray:
+    def state_parts(self, tokens: list[int], cache: Cache) -> Iterator[Any]:
+        """Yield the states of a text's tokens, some tokens (rows, width) after the other. They are on the
+        device if the model is. Raises DeviceFault.
+        """
         tokens = self.pending(tokens, cache)
         kernels, most = self.kernels_of(len(tokens)), self.residency.chunk
-        hidden = [
-            np.asarray(self.forward([tokens[start : start + most]], [cache], kernels)[0])
-            for start in range(0, len(tokens), most)
-        ]
-        return normalize(self.host_ops, np.concatenate(hidden), self.output_norm, self.config)
+        for start in range(0, len(tokens), most):
+            (hidden,) = self.forward([tokens[start : start + most]], [cache], kernels)
+            if isinstance(hidden, np.ndarray):
+                yield normalize(self.host_ops, hidden, self.output_norm, self.config)
+            else:
+                assert self.on_device
+                with self.on_device.faults():
+                    found = self.on_device.normalized(hidden)
+                yield found
 
     def logits(self, hidden: np.ndarray, kernels: RowKernels | None = None) -> np.ndarray:
         """Logits (rows, vocabulary), float32, of hidden states (rows, width). Without `kernels`, by those for
@@ -369,33 +388,44 @@ class Model(OpenedModel):
             if part.start == 0:
                 logits = np.empty((len(normed), len(self.output)), np.float32)
             logits[:, part] = ops.linear(normed, self.output[part])
-        return logits
+        return ops.adapt(logits, normed, self.output) if self._pairs else logits
 
     def _embed(self, tokens: list[int]) -> np.ndarray:
         x = self._rows_of(self.embedding, tokens)
         return x if self.config.embedding_scale == 1 else x * np.float32(self.config.embedding_scale)
 
     def _rows_of(self, table: Stored, tokens: list[int]) -> np.ndarray:
-        """The rows (tokens, columns), float32, of a table for the vocabulary."""
+        """The rows (tokens, columns), float32, of a table for the vocabulary, in host memory."""
         ids = np.array(tokens, np.int64)
         found = np.empty((len(ids), table.shape[1]), np.float32)
         for start, stop in self.residency.embedding_parts(len(ids)):
-            found[start:stop] = self.host_ops.embedding(ids[start:stop], table)
+            found[start:stop] = self._look_up(ids[start:stop], table)
         return found
+
+    def _look_up(self, ids: np.ndarray, table: Stored) -> np.ndarray:
+        if self.on_device and self.on_device.embeds:  # its ops would upload the whole table
+            rows = table[ids]
+            return rows.dequantize() if isinstance(rows, Quantized) else rows
+        return self.host_ops.embedding(ids, table)
+
+    def _input_rows(self, tokens: list[int]) -> np.ndarray | None:
+        """What a table adds to the inputs of all layers, if they have any."""
+        if not (of := self._layer_inputs):
+            return None
+        return of.weigh(self._rows_of(of.table, tokens))
 
     def _inputs(self, ops: Any, tokens: list[int], x: np.ndarray) -> np.ndarray | None:
         """What each layer gets beside the hidden state, if the model has that: see `LayerInputs.of`."""
         if not self._layer_inputs:
             return None
-        return self._layer_inputs.of(ops, self._rows_of(self._layer_inputs.table, tokens), x)
+        return self._layer_inputs.of(ops, self._input_rows(tokens), x)
 
     def _inputs_of(self, tokens: list[int]) -> np.ndarray | None:
-        """`_inputs` by the processor, for a native call or a device, which embed the tokens themselves."""
+        """`_inputs` for a native call, which embeds the tokens itself."""
         if not self._layer_inputs:
             return None
-        ops = self.host_ops if self.on_device else self._ops_for(self.kernels_of(1))
-        return self._inputs(ops, tokens, self._embed(tokens))
+        return self._inputs(self._ops_for(self.kernels_of(1)), tokens, self._embed(tokens))
 
-    def _with_fallback(self, caches: Sequence[Cache], call: Callable[[], T]) -> T:
+    def with_fallback(self, caches: Sequence[Cache], call: Callable[[], T]) -> T:
         """The result of a call that computes next tokens of these sequences, also if the device fails."""
         return go_on(self, caches, call) if self.on_device and self._fallbacks else call()

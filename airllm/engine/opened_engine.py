@@ -26,8 +26,8 @@ from airllm.engine.drafts.draft_model import (
 )
 from airllm.engine.drafts.speculation import Speculation, may_speculate, require_return
 from airllm.engine.embedding import NoGeneration
+from airllm.engine.encoder import Encoder
 from airllm.engine.generation import PromptCache, TextGenerator
-from airllm.engine.layers.encoder import Encoder
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
 from airllm.engine.request import Statistics

@@ -9,13 +9,11 @@ from os import PathLike
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.device.faults import DeviceFault
-from airllm.engine.adapters.adapted_ops import AdaptedOps, Attached, attach
-from airllm.engine.adapters.adapter import Adapter
+from airllm.engine.adapters.adapted_ops import AdaptedOps, Attached, attach, join_adapters
+from airllm.engine.adapters.adapter import Adapter, Pair
 from airllm.engine.devices.fallback import Fallbacks
 from airllm.engine.devices.offload import Offload, host_ops, interleave_first
 from airllm.engine.devices.placement import OnDevice, Weights, why_not_on_device
@@ -28,18 +26,16 @@ from airllm.engine.parallel.tensor_parallel import Processes, Shard
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels
 from airllm.files.open_weights import open_weights
 from airllm.memory.available import memory_limit
+from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.cache_layout import layer_values
 from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.kernel_copies import KernelCopies
 from airllm.memory.kv_cache import Cache
-from airllm.memory.layers import open_norm, open_table
+from airllm.memory.layers import open_output_norm, open_table
 from airllm.memory.passing import pass_through
 from airllm.memory.residency import Residency, open_layers, residency
-
-ENCODERS_ON_HOST = "an encoder keeps its arrays in host memory"
-_NO_NORM = np.empty(0, np.float32)
 
 
 class OpenedModel:
@@ -53,6 +49,7 @@ class OpenedModel:
     """
 
     residency: Residency
+    on_device: OnDevice | None = None
     why_not_on_device = ""
 
     def __init__(
@@ -76,12 +73,12 @@ class OpenedModel:
             layers = open_layers(tensors)
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
-            self.output_norm = open_norm(tensors, "output_norm") if self.config.final_norm else _NO_NORM
+            self.output_norm = open_output_norm(tensors)
             self._layer_inputs = LayerInputs(tensors) if self.config.layer_input else None
             self.rotations = Rotations(self.config, tensors)
             self._cache_dtype = cache_dtype
             self._adapters: list[tuple[Adapter, float]] = []
-            self._attached: Attached = {}
+            self._pairs: dict[str, Pair] = {}
             unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
             limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
             self._on_host = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
@@ -113,41 +110,45 @@ class OpenedModel:
         """Run on these ops from now on, with their native layers and step or their device, if they can."""
         self.ops = self.host_ops = ops
         self.residency, self.layers = self._on_host, self._laid_out
-        adapted = "adapters are added op by op" if self._adapters else ""
-        self.on_device = None if adapted else self._move(ops)
-        self.why_not_on_device = adapted or self.why_not_on_device
+        if self.on_device:
+            self.on_device.close()  # before its memory is needed again
+        self.on_device = None
+        self.on_device = self._move(ops)
         if self.on_device and not self.on_device.embeds:
             self.host_ops = host_ops(ops)
             self.layers = interleave_first(
                 self._tensors, self.host_ops, self.layers, self.on_device.plan.first
             )
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Prepare the calls that run layers in host memory, with the adapters in use."""
+        adapted = "adapters are added op by op" if self._pairs else ""
+        self._attached: Attached = attach(self._pairs, self.layers, self.output)
         self._row_ops: dict[RowKernels | None, Any] = {}
         self.fused = FusedLayers(self.host_ops, self.layers, self.residency.whole, adapted)
         ends = (self.embedding, self.output_norm, self.output)
-        self.step = FusedStep(ops, self.fused, self.config, *ends)
+        self.step = FusedStep(self.ops, self.fused, self.config, *ends)
         self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
 
     def _move(self, ops: Any) -> OnDevice | None:
         """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
         given = ops.backend if isinstance(ops, ExactOps) else ops
         there = given.extension("device_ops")
-        experts = any(layer.experts for layer in self.layers)  # which do not pass through
-        passes = there and not experts and not self.config.encoding
-        passing = pass_through(self._tensors, self._on_host, self._device_options) if passes else None
+        passing = pass_through(self._tensors, self._on_host, self._device_options) if there else None
         self.why_not_on_device = why_not_on_device(
             given, self.config, self.residency.whole or bool(passing), bool(self.shard)
         )
-        if self.config.encoding:
-            self.why_not_on_device = self.why_not_on_device or ENCODERS_ON_HOST
         if self.why_not_on_device:
             self._device_options.refuse(self.why_not_on_device)
             return None
-        weights = Weights(self.layers, self.embedding, self.output_norm, self.output)
+        weights = Weights(self.layers, self.embedding, self.output_norm, self.output, self._layer_inputs)
         place = (self.residency.context, self._cache_dtype, self._device_options, passing)
         try:
-            found = Offload(ops, there(), weights, *place).open()
+            found = Offload(ops, there(), weights, *place, self._pairs).open()
         except NotImplementedError as error:
             self.why_not_on_device = str(error)
+            self._device_options.refuse(self.why_not_on_device)
             return None
         self.residency = passing or self.residency
         return found
@@ -171,18 +172,30 @@ class OpenedModel:
 
     def adapt(self, adapters: Sequence[tuple[Adapter, float]]) -> None:
         """Use these adapters, each times its scale, and no others, from now on. Layers with adapters run op
-        by op, in host memory. What sequences hold was computed without: drop them. Raises ValueError for
-        adapters that this model cannot have.
+        by op. What sequences hold was computed without: drop them. Raises ValueError for adapters that this
+        model cannot have, MemoryBudgetError for those that a device has no room for.
         """
         if adapters and self.config.encoding:
             raise ValueError("adapter: encoders have none, expected a model that generates text")
         if adapters and self.shard:
             raise ValueError("adapter: processes that share a model have none, expected one process")
-        if not self.residency.whole and any("output" in adapter.pairs for adapter, _ in adapters):
-            raise ValueError("adapter: it changes the output matrix, expected a model without max_memory")
-        self._attached = attach(adapters, self._laid_out, self.output)
-        self._adapters = list(adapters)
-        self.use(self.ops)
+        before = self._adapters, self._pairs
+        self._adapters, self._pairs = list(adapters), join_adapters(adapters)
+        try:
+            self._adapt()
+        except DeviceFault as fault:
+            self.fall_back(fault)
+        except MemoryBudgetError:
+            self._adapters, self._pairs = before
+            self.use(self.ops)
+            raise
+
+    def _adapt(self) -> None:
+        if self.on_device and self.on_device.has_room_for(self._pairs):
+            self.on_device.adapt(self._pairs)
+            self._prepare()
+        else:
+            self.use(self.ops)
 
     @property
     def tensors(self) -> NamedTensors:
@@ -213,6 +226,8 @@ class OpenedModel:
 
     def close(self) -> None:
         """Close the file, and free what is on a device."""
+        if self.on_device:
+            self.on_device.close()
         self.on_device = None
         self.residency.close()
         self._on_host.close()
@@ -231,7 +246,7 @@ class OpenedModel:
     def _ops_for(self, kernels: RowKernels | None) -> Any:
         if kernels not in self._row_ops:
             ops = self.host_ops if kernels is None else self._of_rows(kernels)
-            self._row_ops[kernels] = AdaptedOps(ops, self._attached) if self._adapters else ops
+            self._row_ops[kernels] = AdaptedOps(ops, self._attached) if self._pairs else ops
         return self._row_ops[kernels]
 
     def _of_rows(self, kernels: RowKernels) -> RowOps:

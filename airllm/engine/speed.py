@@ -1,4 +1,6 @@
-"""Measures how many tokens a second a backend generates, in a fraction of a second, on some of the layers."""
+"""Measures how many tokens a second a backend generates, in a fraction of a second, on some of the layers; or
+how many of a text an encoder takes.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,21 @@ from statistics import median
 
 import numpy as np
 
+from airllm.engine.encoder import Encoder
 from airllm.engine.model import Model
 from airllm.memory.kv_cache import Cache
 
 ENOUGH = 0.25  # seconds in which layers are started; those are then timed, repeatedly, for as long
 MOST = 25  # repetitions
+TEXT = 64  # tokens of a text that an encoder is timed with
 
 clock = time.perf_counter
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Tokens a second, one after the other. `at_most`: it is slower than that. `why_not`: it does not run.
-    `how`: what it was predicted from; "" if it was measured.
+    """Tokens a second, one after the other, or of an encoder those of a text. `at_most`: it is slower than
+    that. `why_not`: it does not run. `how`: what it was predicted from; "" if it was measured.
     """
 
     tokens_per_second: float
@@ -55,6 +59,19 @@ def measure_speed(model: Model, cache_dtype: str, best: float = 0.0) -> Speed:
         return Speed(1 / layers, at_most=True)
     model.logits(x)
     return Speed(1 / (layers + _seconds(lambda: model.logits(x))))
+
+
+def measure_encoder(model: Model) -> Speed:
+    """The speed of an encoder with a text, after the first one."""
+    tokens = [0] * min(TEXT, model.residency.context)
+    encoder = Encoder(model)
+
+    def run() -> None:
+        for _, _, states in encoder.passes([tokens]):
+            np.asarray(states)  # waits for a device
+
+    run()
+    return Speed(len(tokens) / _seconds(run))
 
 
 def _run_layers(

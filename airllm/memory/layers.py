@@ -136,6 +136,11 @@ def _join_biases_of_norms(weights: dict[str, Stored]) -> None:
         weights[name] = np.stack([_vector(weights[name]), _vector(weights.pop(bias))])
 
 
+def open_output_norm(tensors: NamedTensors) -> np.ndarray:
+    """The weights of the last norm; no values if the model has none."""
+    return open_norm(tensors, "output_norm") if tensors.config.final_norm else np.empty(0, np.float32)
+
+
 def open_norm(tensors: NamedTensors, name: str) -> np.ndarray:
     """A norm's weights (width), float32, with the offset that the file left off; (2, width) with a bias."""
     c, shape = tensors.config, (tensors.config.width,)

@@ -17,21 +17,22 @@ _SLACK = 2 << 20  # bytes: vectors of all layers, angles, logits
 
 
 class Passing(Unlimited):
-    """Nothing stays in host memory: a layer is released after it was uploaded. `limit`: the bytes that what
-    passes may take.
+    """Nothing stays in host memory: a layer is released after it was uploaded, with its experts. `limit`: the
+    bytes that what passes may take.
     """
 
     def __init__(self, tensors: NamedTensors, layers: list[Layer], limit: Limit, context: int):
         super().__init__(tensors, layers, context)
         self.limit: Limit = limit
         self._units = divide_weights(tensors)
-        self._others = find_gaps(self._units.files, [each for unit in self._units.layers for each in unit])
+        self._layers = [self._units.whole_layer(layer) for layer in range(len(layers))]
+        self._others = find_gaps(self._units.files, [each for pieces in self._layers for each in pieces])
         self._release = release_to_disk if limit.from_disk else release
 
     @property
     def needed(self) -> int:
         """Bytes of what is in memory at once: two layers, or one and a copy of its matrices; or the ends."""
-        layers = 2 * max(map(resident_bytes, self._units.layers))
+        layers = 2 * max(map(resident_bytes, self._layers))
         return max(layers, resident_bytes(self._others)) + _SLACK
 
     def fill(self, pieces: object = None) -> None:
@@ -45,11 +46,11 @@ class Passing(Unlimited):
     def expect(self, layer: int) -> None:
         """Read a layer that is needed soon into the page cache, if the page cache cannot keep the file."""
         if self.limit.from_disk:
-            self._reader.ask(self._units.layers[layer])
+            self._reader.ask(self._layers[layer])
 
     def leave(self, layer: int) -> None:
         """A layer was uploaded: release it."""
-        self._release(self._units.layers[layer])
+        self._release(self._layers[layer])
 
     def leave_ends(self) -> None:
         """Release what is in no layer: the embedding and the output."""

@@ -39,6 +39,12 @@ class WeightUnits:
         """All units that every token needs, in the order of use."""
         return self.layers + self.output
 
+    def whole_layer(self, layer: int) -> list[Piece]:
+        """The pieces of a layer with all of its experts."""
+        c = self.tensors.config
+        experts = range(c.experts if c.is_moe(layer) else 0)
+        return merge([*self.layers[layer], *(each for i in experts for each in self.expert(layer, i))])
+
     def expert(self, layer: int, number: int) -> list[Piece]:
         """The pieces of an expert's matrices."""
         of = {id(file.map): file for file in self.files}

@@ -1,13 +1,10 @@
 """LoRA adapters, against the same model with merged weights in float64."""
 
-import json
 import shutil
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from airllm.backends import registry
 from airllm.cli.chat import slash_commands
@@ -16,76 +13,12 @@ from airllm.cli.commands import main
 from airllm.files import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache_file import CacheFileError
-from tests.support.models import published, tiny_gguf, tiny_models, tokenizer_files
+from tests.support.models import tiny_gguf, tokenizer_files
+from tests.support.models.lora_files import ALPHA, RANK, low_rank, merged, write_lora, write_peft
 from tests.support.models.tiny_models import DATA, read_folder, texts
 
 EXACT = 2e-4  # of the logits' range
 BACKENDS = [name for name in ("python", "cpp") if not registry.open_backend(name).why_not]
-RANK, ALPHA = 3, 5.0
-
-
-def low_rank(name: str, shape: tuple[int, ...], rank: int = RANK) -> tuple[np.ndarray, np.ndarray]:
-    bits = tiny_models.random_bits(f"lora {name} {rank}", rank * sum(shape)).view(np.int8)
-    values = bits.astype(np.float32) / 256
-    return values[: rank * shape[1]].reshape(rank, -1), values[rank * shape[1] :].reshape(-1, rank)
-
-
-def is_changed(name: str, values: np.ndarray) -> bool:
-    return values.ndim == 2 and ("_proj" in name or name.startswith("lm_head"))
-
-
-def write_peft(model: str, path: Path, rank: int = RANK, **config) -> Path:
-    """An adapter of all linear layers, as PEFT's save_pretrained writes it."""
-    path.mkdir()
-    found = {}
-    for name, values in read_folder(model)[1].items():
-        if is_changed(name, values):
-            a, b = low_rank(name, values.shape, rank)
-            module = f"base_model.model.{name.removesuffix('.weight')}"
-            found |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
-    save_file(found, path / "adapter_model.safetensors")
-    whole = {"peft_type": "LORA", "r": rank, "lora_alpha": ALPHA, "bias": "none", **config}
-    (path / "adapter_config.json").write_text(json.dumps(whole))
-    return path
-
-
-def write_lora(model: str, path: Path, **keys) -> Path:
-    """The same adapter as a GGUF file: rows of queries and keys as the architecture's files have them."""
-    config, tensors = read_folder(model)
-    architecture = tiny_gguf.architecture_of(config)
-    writer = gguf.GGUFWriter(path, keys.pop("architecture", architecture))
-    writer.add_type(keys.pop("type", "adapter"))
-    writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", ALPHA)
-    for name, values in tensors.items():
-        if is_changed(name, values):
-            a, b = low_rank(name, values.shape)
-            stored = tiny_gguf.gguf_name(config, name)
-            writer.add_tensor(f"{stored}.lora_a", a)
-            writer.add_tensor(
-                f"{stored}.lora_b", np.ascontiguousarray(tiny_gguf.in_llama_cpp(config, name, b))
-            )
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def merged(model: str, path: Path, *adapters: tuple[int, float]) -> Path:
-    """The model's folder with the weights that it has with adapters of these ranks, times these factors."""
-    _, tensors = read_folder(model)
-    for name, values in tensors.items():
-        if is_changed(name, values):
-            whole = values.astype(np.float64)
-            for rank, scale in adapters:
-                a, b = (each.astype(np.float64) for each in low_rank(name, values.shape, rank))
-                whole += scale * b @ a
-            tensors[name] = whole.astype(np.float32)
-    path.mkdir()
-    published.save(path / "model.safetensors", tensors)
-    (path / "config.json").write_text((DATA / model / "config.json").read_text())
-    return path
 
 
 def logits(engine: LayerWiseInferenceEngine) -> np.ndarray:
@@ -202,9 +135,15 @@ def test_what_was_kept_is_of_other_adapters(tmp_path):
 
 
 def test_a_budget(tmp_path):
+    """The output matrix is multiplied in parts, and has an adapter too."""
     adapter = write_peft("llama2", tmp_path / "adapter")
-    with pytest.raises(ValueError, match="it changes the output matrix, expected a model without max_memory"):
-        open_model(DATA / "llama2", adapter=adapter, max_memory="8MB", context=64)
+    wanted = logits_of(merged("llama2", tmp_path / "merged", (RANK, ALPHA / RANK)), context=80)
+    with open_model(DATA / "llama2", adapter=adapter, max_memory="8MB", context=80) as engine:
+        assert not engine.model.residency.whole
+        assert same(logits(engine), wanted)
+        parts = slice(0, 16), slice(16, len(engine.model.output))
+        engine.model.residency.output_parts = lambda: iter(parts)
+        assert same(logits(engine), wanted)
 
 
 WRONG = {

@@ -12,6 +12,7 @@ from airllm.engine.row_kernels import ops_of_experts
 from airllm.files.weight_file import Stored
 from airllm.memory.layers import Layer
 
+Pairs = Mapping[str, Pair]  # A and B of the decoder's matrices, by their names
 Attached = Mapping[int, tuple[Stored, np.ndarray, np.ndarray]]  # id of a weight -> it, A and B
 
 
@@ -34,28 +35,39 @@ class AdaptedOps:
 
     def linear(self, x: np.ndarray, weight: Stored, bias: np.ndarray | None = None) -> np.ndarray:
         """`tensor_ops.linear` of x (rows, k)."""
-        found = self.backend.linear(x, weight, bias)
+        return self.adapt(self.backend.linear(x, weight, bias), x, weight)
+
+    def adapt(self, product: np.ndarray, x: np.ndarray, weight: Stored) -> np.ndarray:
+        """The product of x with a weight, plus what an adapter of the weight adds to it."""
         if (attached := self._attached.get(id(weight))) is None:
-            return found
+            return product
         _, a, b = attached
-        return np.add(found, self.backend.linear(self.backend.linear(x, a), b), out=found)
+        change = self.backend.linear(self.backend.linear(x, a), b)
+        # on a device, a product may be part of a larger array, which must not be written
+        return np.add(product, change, out=product if isinstance(product, np.ndarray) else None)
 
 
-def attach(adapters: Iterable[tuple[Adapter, float]], layers: Sequence[Layer], output: Stored) -> Attached:
-    """The adapters of these weights, each times its scale. Several of one weight become one of more rank."""
-    weights = dict(_weights(layers)) | {"output": output}
+def join_adapters(adapters: Iterable[tuple[Adapter, float]]) -> dict[str, Pair]:
+    """The matrices of adapters, each times its scale. Several of one weight become one of more rank."""
     pairs: dict[str, list[Pair]] = {}
     for adapter, scale in adapters:
         for name, (a, b) in adapter.pairs.items():
             pairs.setdefault(name, []).append((a, b * np.float32(scale)))
     return {
-        id(weights[name]): (
-            weights[name],
+        name: (
             np.concatenate([a for a, _ in some]),
             np.ascontiguousarray(np.concatenate([b for _, b in some], axis=1)),
         )
         for name, some in pairs.items()
     }
+
+
+def attach(pairs: Pairs, layers: Sequence[Layer], output: Stored) -> Attached:
+    """The adapters of the weights of these layers, and of the output."""
+    if not pairs:
+        return {}
+    weights = {**dict(_weights(layers)), "output": output}
+    return {id(weights[name]): (weights[name], a, b) for name, (a, b) in pairs.items()}
 
 
 def _weights(layers: Sequence[Layer]) -> Iterable[tuple[str, Stored]]:

@@ -73,14 +73,16 @@ class Opening:
         return Model(self.path, self.ops(backend), *given, None, self.device, self.fallback_backends)
 
     def predict(self, name: str, host: Speed) -> Speed | None:
-        """The model's speed on a device that would keep it; None if it has to be measured."""
-        if self.exact or self.max_memory is not None:
+        """The model's speed on a device that would keep it; None if it has to be measured: an encoder's."""
+        if self.exact or self.max_memory is not None or open_config(self.path).encoding:
             return None
         return predict_speed(self.path, name, self.context, self.cache_dtype, self.device, host)
 
     def speed(self, name: str, best: float = 0.0) -> Speed:
-        """The model's speed on a backend: see `speed.measure_speed`."""
+        """The model's speed on a backend: see `speed.measure_speed` and `measure_encoder`."""
         with closing(self.model(KernelBackend(name))) as model:
+            if model.config.encoding:
+                return speed.measure_encoder(model)
             return speed.measure_speed(model, self.cache_dtype, best)
 
 
@@ -96,8 +98,6 @@ def choose_backend(
         return EngineBackend(init_backend(backend, fallback_backends).name(), why)
     if now.backend.name in config_schema.on_processor():
         return EngineBackend(now.backend.name, "the first that runs in the order; no device comes before it")
-    if open_config(opening.path).encoding:
-        return EngineBackend(_host(now), "the processor: an encoder keeps its arrays in host memory")
     host, devices = _host(now), [name for name in _before_host(now) if name not in now.passed_over]
     speeds, when = speeds_of(opening, devices, host)
     return EngineBackend(speed.fastest(speeds), f"the fastest, {when}", speeds)
@@ -105,7 +105,7 @@ def choose_backend(
 
 def beside_processor(opening: Opening, name: str) -> dict[str, Speed]:
     """Speeds of the backend `name` and of the processor; empty if `name` is not a device."""
-    if name in config_schema.on_processor() or open_config(opening.path).encoding:
+    if name in config_schema.on_processor():
         return {}
     return speeds_of(opening, [name], _host(registry.choice()))[0]
 

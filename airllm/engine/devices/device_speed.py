@@ -22,13 +22,14 @@ from airllm.backends.device.cost import measure_cost
 from airllm.backends.device_cost import DeviceCost
 from airllm.engine.devices.offload import Offload
 from airllm.engine.devices.placement import Weights, why_not_on_device
+from airllm.engine.layers.layer_inputs import LayerInputs
 from airllm.engine.speed import Speed
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
 from airllm.memory.available import memory_limit
 from airllm.memory.budget import CONTEXT
 from airllm.memory.device_plan import SPLIT, STREAM, DeviceOptions, DevicePlan, is_matrix
-from airllm.memory.layers import Layer, open_norm, open_table
+from airllm.memory.layers import Layer, open_output_norm, open_table
 from airllm.memory.residency import open_layers
 from airllm.readable import size
 
@@ -93,7 +94,8 @@ def _open(tensors: NamedTensors) -> Weights:
     layers = open_layers(tensors)
     embedding = open_table(tensors, "token_embedding")
     output = embedding if tensors.config.tied_embeddings else open_table(tensors, "output")
-    return Weights(layers, embedding, open_norm(tensors, "output_norm"), output)
+    inputs = LayerInputs(tensors) if tensors.config.layer_input else None
+    return Weights(layers, embedding, open_output_norm(tensors), output, inputs)
 
 
 def _speed_of(plan: DevicePlan, weights: Weights, cost: DeviceCost, host: Speed) -> Speed:

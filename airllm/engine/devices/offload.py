@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.backends.device.cost import median_seconds
 from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.staging import why_not_streamed
+from airllm.engine.adapters.adapted_ops import Pairs
+from airllm.engine.devices.placed_adapters import placed_bytes
+from airllm.engine.devices.placed_encoder import table_bytes
 from airllm.engine.devices.placed_layers import staged_groups, staging_bytes
 from airllm.engine.devices.placement import OnDevice, Weights
 from airllm.engine.exact_ops import ExactOps
@@ -68,7 +72,7 @@ class Offload:
     """A model that goes to a device: its weights, the ops there and on the host, what the user said of it.
 
     `context`: the most tokens of a sequence, `cache_dtype`: of its keys and values. `host`: the memory that
-    weights pass through, if it has a budget.
+    weights pass through, if it has a budget. `adapters`: those in use, by `join_adapters`.
     """
 
     def __init__(
@@ -80,11 +84,12 @@ class Offload:
         cache_dtype: str,
         options: DeviceOptions,
         host: Passing | None = None,
+        adapters: Pairs = MappingProxyType({}),
     ):
         self.ops, self._device, self.weights = ops, on_device, weights
         self._config: ModelConfig = weights.layers[0].config
         self._context, self._dtype, self._options = context, cache_dtype, options
-        self._host = host
+        self._host, self._adapters = host, adapters
 
     @property
     def _exact(self) -> bool:
@@ -105,30 +110,49 @@ class Offload:
                 raise
             raise DeviceFault(MEMORY, self._device.place.label, str(error)) from error
         plan = plans[0] if len(plans) == 1 else self._faster(plans)
-        return OnDevice(self._ops_there, self._device, self.weights, plan, self._host)
+        if self._host and plan.streamed and self._config.experts_by_columns:
+            raise NotImplementedError(
+                "experts by columns are streamed as copies, for which a budget has no room"
+            )
+        return OnDevice(self._ops_there, self._device, self.weights, plan, self._host, self._adapters)
 
     def plans(self) -> list[DevicePlan]:
         """The plans that fit into the device. Raises MemoryBudgetError if none does. Within a budget of host
-        memory, no layer is computed there.
+        memory, no layer is computed there, and none of an encoder. ValueError if the user wants that.
         """
         options = self._options
-        if self._host:
+        if self._config.encoding and options.offload == SPLIT:
+            raise ValueError(
+                "offload has value 'split', expected 'stream': layers of an encoder are not split"
+            )
+        if self._host or self._config.encoding:
             options = dataclasses.replace(options, offload=STREAM)
         return plan_device(self._sizes(), options, self._device.free_memory)
 
     def _sizes(self) -> DeviceSizes:
         layers, w = self.weights.layers, self.weights
-        exact = [max(np.prod(each.shape) for each in _matrices(w))] if self._exact else []
-        results = activation_bytes(self._config, min(CHUNK, self._context), unpacked=exact, workspaces=0)
         layout = CacheLayout(self._config, self._context, self._dtype, windowed=True)
-        return measure_sizes(
+        sizes = measure_sizes(
             layers,
-            w.output.nbytes + w.output_norm.nbytes + results,
+            w.output.nbytes + w.output_norm.nbytes + self._result_bytes(),
             0 if w.embedding is w.output else w.embedding.nbytes,
             layout,
             lambda some: staging_bytes([layers[i] for i in some]),
             why_not_streamed(self._device),
         )
+        return dataclasses.replace(sizes, caches=[0] * len(layers)) if self._config.encoding else sizes
+
+    def _result_bytes(self) -> int:
+        """Bytes of the results of a pass, and of what is there besides weights. A text of an encoder is one
+        pass.
+        """
+        c = self._config
+        exact = [max(np.prod(each.shape) for each in _matrices(self.weights))] if self._exact else []
+        tokens = max(CHUNK, self._context) if c.encoding else min(CHUNK, self._context)
+        tables = table_bytes(c, self._context) if c.encoding else 0
+        adapters = placed_bytes(self._adapters, c.experts)
+        inputs = self.weights.inputs.nbytes if self.weights.inputs else 0
+        return activation_bytes(c, tokens, unpacked=exact, workspaces=0) + tables + adapters + inputs
 
     # ---- which form is faster ----
 

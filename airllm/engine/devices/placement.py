@@ -7,17 +7,21 @@ and logits come back.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
+from airllm.engine.adapters.adapted_ops import Pairs
+from airllm.engine.devices.placed_adapters import PlacedAdapters, placed_bytes
 from airllm.engine.devices.placed_layers import place_layers
 from airllm.engine.layers.decoder import decoder_layers, normalize
+from airllm.engine.layers.layer_inputs import LayerInputs
 from airllm.engine.layers.rows import Angles, Rows
 from airllm.files.weight_file import Stored
 from airllm.memory.budget import MemoryBudgetError
@@ -32,21 +36,24 @@ from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 from airllm.memory.passing import Passing
 
+T = TypeVar("T")
+
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """A model's layers and ends, as arrays that some ops take."""
+    """A model's layers and ends, as arrays that some ops take; what its layers get besides, if they do."""
 
     layers: Sequence[Layer]
     embedding: Stored
     output_norm: np.ndarray
     output: Stored
+    inputs: LayerInputs | None = None
 
 
 class OnDevice:
     """A model on the device of its backend, by a `plan`: all of it, or its last layers, of which some may be
     streamed. `on_device` is a `DeviceOps`, `ops` the same or `ExactOps` of it. `host`: the memory that
-    weights pass through, if it has a budget. Raises DeviceFault.
+    weights pass through, if it has a budget. `adapters`: see `adapt`. Raises DeviceFault.
     """
 
     def __init__(
@@ -56,11 +63,13 @@ class OnDevice:
         weights: Weights,
         plan: DevicePlan | None = None,
         host: Passing | None = None,
+        adapters: Pairs = MappingProxyType({}),
     ):
-        self.ops, self.device, self._config = ops, on_device, weights.layers[0].config
+        self.ops, self.device, self.config = ops, on_device, weights.layers[0].config
         self.plan = plan or DevicePlan(WHOLE, len(weights.layers))
         self.device.arena.limit = self.plan.limit
         self._caches: WeakSet[Cache] = WeakSet()
+        self._parts: dict[type, Any] = {}
         moved: dict[int, Any] = {}
 
         def move(stored: Any) -> Any:
@@ -68,15 +77,31 @@ class OnDevice:
                 moved[id(stored)] = on_device.to_device(stored)
             return moved[id(stored)]
 
-        with self._faults():
+        with self.faults():
             self._norm, self._output = move(weights.output_norm), move(weights.output)
             tied = weights.embedding is weights.output
             there = not self.plan.first and (tied or self.plan.embeds)
             self._embedding = move(weights.embedding) if there else None
+            self._inputs = weights.inputs.moved(move) if weights.inputs and there else None
             if host:
                 on_device.wait()
                 host.leave_ends()
             self.layers = place_layers(weights.layers, self.plan, move, on_device, host)
+        self._for_adapters = placed_bytes(adapters, self.config.experts)  # bytes of the plan
+        self.adapt(adapters)
+
+    def has_room_for(self, adapters: Pairs) -> bool:
+        """Whether the plan has room for these adapters."""
+        more = placed_bytes(adapters, self.config.experts) - self._for_adapters
+        return self.plan.limit is None or self.plan.nbytes + more <= self.plan.limit
+
+    def adapt(self, adapters: Pairs) -> None:
+        """Use these adapters, and no others. Raises DeviceFault."""
+        with self.faults():
+            self._adapters = PlacedAdapters({}, self.device)  # frees the others first
+            first = [f"layers.{i}." for i in range(self.plan.first)]  # which are in host memory
+            there = {name: pair for name, pair in adapters.items() if not name.startswith(tuple(first))}
+            self._adapters = PlacedAdapters(there, self.device, self.config.experts)
 
     def caches(self) -> list[Cache]:
         """The sequences whose keys and values, or states, are there."""
@@ -87,13 +112,21 @@ class OnDevice:
         """Whether `run_layers` begins with ids, not with hidden states."""
         return self._embedding is not None
 
+    def part(self, make: Callable[[], T], kind: type[T]) -> T:
+        """What is kept there besides, one of each kind: made once, freed with the weights."""
+        if kind not in self._parts:
+            self._parts[kind] = make()
+        return self._parts[kind]
+
     def close(self) -> None:
         """Free the memory of the weights."""
         self.layers = []
-        self._norm = self._output = self._embedding = None
+        self._parts.clear()
+        self._adapters = PlacedAdapters({}, self.device)
+        self._norm = self._output = self._embedding = self._inputs = None
 
     @contextmanager
-    def _faults(self) -> Iterator[None]:
+    def faults(self) -> Iterator[None]:
         """Errors of the driver become a DeviceFault."""
         try:
             yield
@@ -112,35 +145,52 @@ class OnDevice:
     ) -> Generator[Any]:
         """Yield the hidden states (tokens, width) after each layer. The rows' caches go to the device.
         `before`: the states before the first layer there, from host memory, unless it `embeds`. `inputs`
-        (all layers, tokens, layer_input), from host memory: those of the layers, if they have any.
+        (all layers, tokens, layer_input), from host memory: those of the layers, if they have any; or
+        `LayerInputs.rows` of the ids, if it embeds them.
         """
-        with self._faults():
+        with self.faults():
             self._move_caches(rows)
             moved = [self._move_angles(each) for each in angles]
             own = None if inputs is None else self.device.to_device(inputs)
-            x = self._embed(ids) if before is None else self.device.to_device(before)
+            x = self.embed(ids) if before is None else self.device.to_device(before)
+            if self._inputs:
+                own = self._inputs.of(self.ops, own, x)
         if not self.layers:
             yield x
         for layer in self.layers:
-            with self._faults():
-                x = decoder_layers(self.ops, x, [layer.enter()], moved, rows, own)
+            with self.faults():
+                entered = layer.enter()
+                ops = self._adapters.ops_of(self.ops, entered)
+                x = decoder_layers(ops, x, [entered], moved, rows, own)
                 layer.leave()
             yield x
         if start := self.device.extension("start"):
             start(x)
 
-    def _embed(self, ids: list[int]) -> Any:
+    def each_layer(self) -> Iterator[Layer]:
+        """The layers with weights on the device, each for the launches until the next one is asked for."""
+        for layer in self.layers:
+            yield layer.enter()
+            layer.leave()
+
+    def embed(self, ids: Sequence[int] | np.ndarray) -> Any:
+        """The embeddings (tokens, width), float32, with their scale."""
         x = self.ops.embedding(np.array(ids, np.int64), self._embedding)
         x = x.astype(np.float32, copy=False)
-        if self._config.embedding_scale != 1:
-            x *= np.float32(self._config.embedding_scale)
+        if self.config.embedding_scale != 1:
+            x *= np.float32(self.config.embedding_scale)
         return x
 
     def logits(self, hidden: Any) -> np.ndarray:
         """Logits (rows, vocabulary) of hidden states, in host memory."""
-        with self._faults():
-            normed = normalize(self.ops, hidden, self._norm, self._config)
-            return self.ops.linear(normed, self._output).numpy()
+        with self.faults():
+            normed = self.normalized(hidden)
+            ops = self._adapters.ops_of_output(self.ops, self._output)
+            return ops.linear(normed, self._output).numpy()
+
+    def normalized(self, hidden: Any) -> Any:
+        """Hidden states by the last norm, if there is one."""
+        return normalize(self.ops, hidden, self._norm, self.config) if self.config.final_norm else hidden
 
     def _move_angles(self, angles: Angles) -> Angles:
         cos, sin = map(self.device.to_device, (angles.cos, angles.sin))

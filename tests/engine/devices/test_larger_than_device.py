@@ -315,13 +315,16 @@ def test_matrices_come_from_pinned_memory_where_there_is(monkeypatch):
 
 
 @pytest.mark.parametrize("options", ({}, {"gpu_layers": 5, "offload": "stream"}), ids=("whole", "stream"))
-def test_within_a_budget_of_the_host_weights_pass_through(options, backend, large, monkeypatch):
-    """The file's pages in memory are never more than the budget, while weights go to the device and after."""
+@pytest.mark.parametrize("model", ("large", "large_with_experts"))
+def test_within_a_budget_of_the_host_weights_pass_through(model, options, backend, request, monkeypatch):
+    """The file's pages in memory are never more than the budget, while weights go to the device and after;
+    those of experts neither. Streamed layers pass with all of their experts, once a token.
+    """
     if not pages.SUPPORTED:
         pytest.skip("this system has no budgets")
-    if backend == "webgpu" and not options:
+    if backend == "webgpu" and (model != "large" or not options):
         pytest.skip("OpenCL has it, and llvmpipe takes seconds")
-    path, most = large, 40_000_000
+    path, most = request.getfixturevalue(model), 40_000_000
     with open_engine(path, backend, context=64) as engine:
         wanted = [engine.forward([5], cache := engine.new_cache()), engine.forward([6], cache)]
     seen = []
@@ -334,11 +337,31 @@ def test_within_a_budget_of_the_host_weights_pass_through(options, backend, larg
     with open_engine(path, backend, context=64, max_memory=most, **options) as engine:
         assert engine.model.on_device and engine.model.residency.limit.nbytes == most
         assert engine.model.on_device.plan.stays == options.get("gpu_layers", large_model.LAYERS)
-        found = [engine.forward([5], cache := engine.new_cache()), engine.forward([6], cache)]
+        found = [engine.forward([5], cache := engine.new_cache())]
+        start = counts(backend)
+        found.append(engine.forward([6], cache))
+        uploaded = (counts(backend) - start).uploaded
+        passing = sum(_matrix_bytes(engine.model.layers[i]) for i in engine.model.on_device.plan.streamed)
+        assert passing <= uploaded <= passing + 64 * KIB
         assert max(seen) <= most and _pages_of(path) <= most
     assert len(seen) > 20
     for logits, expected in zip(found, wanted, strict=True):
         agree(logits, expected)
+
+
+def test_experts_by_columns_are_not_streamed_within_a_budget():
+    """Each upload would need a copy of them. If all stay on the device, they pass once."""
+    if not pages.SUPPORTED or registry.open_backend("opencl").why_not:
+        pytest.skip("this system has no budgets, or no OpenCL")
+    options = {"max_memory": "32MB", "context": 64, "compute": "float32"}
+    with open_engine(DATA / "gpt_oss", "opencl", **options) as engine:
+        assert engine.config.experts_by_columns
+        assert engine.model.on_device and engine.model.residency.limit
+        agree(engine.forward(TEXTS[1]), reference("gpt_oss")[1][-1])
+    with pytest.raises(
+        ValueError, match="expected None: experts by columns are streamed as copies, for which"
+    ):
+        open_engine(DATA / "gpt_oss", "opencl", gpu_layers=0, offload="stream", **options)
 
 
 def _pages_of(path: Path) -> int:

@@ -17,7 +17,7 @@ from tests.support.models.tiny_models import texts
 TEXTS = texts()
 MOST, USUAL = 8, 6
 BESIDE = 3  # the embedding, its factor or a norm, and the output
-OF_INPUTS = 3  # what all layers' inputs are made of: the embedding again, a row of a table, a projection
+OF_INPUTS = 4  # all layers' inputs: a projection of the embedding, its norm, the row of a table, their sum
 EPS = 0.125
 placed, kernels_of_gpus = device_models.placed, device_models.kernels_of_gpus
 

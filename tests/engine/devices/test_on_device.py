@@ -1,14 +1,19 @@
 """Whole models on a device: their logits are those of transformers, and what crosses the bus is counted."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from airllm import tensor_ops
 from airllm.architectures import open_config
 from airllm.backends import registry
+from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.backends.device.op_methods import OF_TWO
 from airllm.convert.quantize import quantize
 from airllm.engine import info
+from airllm.engine.layers.layer_inputs import LayerInputs
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.device_cache import why_layers_not_movable
 from airllm.memory.kv_cache import Cache
@@ -135,6 +140,52 @@ def test_what_crosses_the_bus_per_token(backend, tmp_path):
             assert spent.resident == 0
     del cache
     assert (counts(backend) - before).resident == 0
+
+
+def test_inputs_of_layers_are_made_there(backend, tmp_path):
+    """Of a token, a row of their table goes up, and it is embedded once. The table stays in host memory."""
+    path = tiny_gguf.write_gguf("gemma4", tmp_path / "gemma4.gguf", "blocks")
+    before = counts(backend)
+    with open_engine(path, backend) as engine:
+        table, c = engine.model._layer_inputs.table.nbytes, engine.config
+        assert (counts(backend) - before).uploaded <= engine.model.weight_bytes - table + 4 * KIB
+        engine.forward(TEXTS[1][:-4], cache := engine.new_cache())
+        engine.forward(TEXTS[1][-4:-3], cache)
+        wanted = reference("gemma4", "blocks")[1][-3:]
+        for token, expected in zip(TEXTS[1][-3:], wanted, strict=True):
+            start = counts(backend)
+            agree(logits := engine.forward([token], cache), expected)
+            spent = counts(backend) - start
+            row = 4 * c.layers * c.layer_input
+            assert row <= spent.uploaded <= row + 16 * KIB * (backend == "webgpu") + KIB
+            assert spent.downloaded == logits.nbytes and spent.waits == 1 and spent.resident == 0
+
+
+def test_inputs_of_layers_are_those_of_their_definition(backend):
+    """Of tokens together and alone, with an epsilon that counts."""
+    rng, eps = np.random.default_rng(2), 0.25
+    c = dataclasses.replace(open_config(DATA / "gemma4"), norm_eps=eps, vocabulary=3)
+    wide = c.layers * c.layer_input
+    projection, norm = (
+        rng.standard_normal((wide, c.width), np.float32),
+        rng.standard_normal(c.layer_input, np.float32),
+    )
+    rows, x = rng.standard_normal((3, wide), np.float32), rng.standard_normal((3, c.width), np.float32)
+    projected = (x.astype(np.float64) @ projection.T * c.width**-0.5).reshape(3, c.layers, -1)
+    normed = projected / np.sqrt((projected**2).mean(axis=-1, keepdims=True) + eps) * norm
+    wanted = (normed + rows.reshape(normed.shape) * c.layer_input**0.5) * 2**-0.5
+
+    tensors = {"layer_embedding": rows, "layer_projection": projection, "layer_projection_norm": norm}
+    names = SimpleNamespace(config=c, tensor=tensors.__getitem__, file_name=str)
+    of = LayerInputs(names)
+    ops = registry.open_backend(backend).module.device_ops()
+    there = of.moved(ops.to_device)
+    for some in (slice(0, 3), slice(1, 2)):
+        given = (ops.to_device(each[some]) for each in (of.weigh(rows), x))
+        found = there.of(ops, *given).numpy()
+        np.testing.assert_allclose(found.swapaxes(0, 1), wanted[some], rtol=1e-4, atol=1e-4)
+        host = of.of(KernelBackend("python"), of.weigh(rows[some]), x[some])
+        np.testing.assert_allclose(host, found, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

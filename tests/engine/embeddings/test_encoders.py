@@ -13,9 +13,9 @@ from airllm.cli import commands
 from airllm.convert.quantize import quantize
 from airllm.engine.devices import backend_choice
 from airllm.engine.embedding import NoEmbeddings, NoGeneration
+from airllm.engine.encoder import Encoder
 from airllm.engine.info import facts
 from airllm.engine.layers import encoder
-from airllm.engine.layers.encoder import Encoder
 from airllm.engine.profile import profile
 from airllm.engine.request import request
 from airllm.engine.scheduling.requests import SequenceRequest
@@ -130,7 +130,7 @@ def test_a_window_is_as_wide_on_both_sides(monkeypatch):
         layer = dataclasses.replace(layer, config=config)
         random = np.random.default_rng(1)
         q, k, v = random.standard_normal((3, 1, 2, 50, 8)).astype(np.float32)
-        monkeypatch.setattr(encoder, "_BLOCK", 7)
+        monkeypatch.setattr(encoder, "BLOCK", 7)
         encoder._attend(engine.backend, q, k, v, out := np.empty_like(v), layer)
     scores = q.astype(np.float64) @ k.swapaxes(-1, -2) * config.attention_scale
     scores[..., np.abs(np.subtract.outer(range(50), range(50))) > 5] = -np.inf
@@ -165,13 +165,16 @@ def test_an_encoder_says_that_it_does_not_generate(tmp_path, capsys):
     assert json.loads(json.dumps(facts(folder)))["pooling"]["kind"] == "mean"
 
 
-def test_a_device_does_not_keep_an_encoder(monkeypatch):
-    """So the fastest backend for it is on the processor, without a measurement."""
-    opening = backend_choice.Opening(DATA / "bert")
-    assert backend_choice.beside_processor(opening, "opencl") == {}
+def test_automatic_mode_times_a_text_of_an_encoder(monkeypatch, tmp_path):
+    """The faster backend is taken; a token of a text is what a second is divided by."""
+    monkeypatch.setattr(backend_choice, "cache_file", lambda: tmp_path / "speeds.json")
     monkeypatch.setattr(backend_choice.config_schema, "on_processor", lambda: ("python",))
-    found = backend_choice.choose_backend(opening)
-    assert found.name == "python" and "an encoder" in found.why and not found.speeds
+    monkeypatch.setattr(backend_choice, "_before_host", lambda now: ["cpp"])
+    seconds = iter((2.0, 0.5))
+    monkeypatch.setattr(backend_choice.speed, "_seconds", lambda call: call() or next(seconds))
+    found = backend_choice.choose_backend(backend_choice.Opening(DATA / "bert"))
+    assert {name: each.tokens_per_second for name, each in found.speeds.items()} == {"python": 32, "cpp": 128}
+    assert found.name == "cpp" and found.why.startswith("the fastest, measured now")
 
 
 def test_a_text_that_is_too_long_and_one_without_a_pooling(tmp_path):

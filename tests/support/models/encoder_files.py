@@ -27,6 +27,11 @@ def whole_folder(name: str, path: Path, mode: str = "mean_tokens") -> Path:
     folder = shutil.copytree(tiny_encoders.DATA / name, path)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS, *map(chr, range(97, 123))]
     (folder / "vocab.txt").write_text("".join(f"{each}\n" for each in dict.fromkeys(words)))
+    return add_pooling(folder, mode)
+
+
+def add_pooling(folder: Path, mode: str) -> Path:
+    """Add modules that pool and normalize; returns the folder."""
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
     write_modules(folder, [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")])

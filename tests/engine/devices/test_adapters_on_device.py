@@ -1,0 +1,148 @@
+"""Adapters of models on a device: logits are those of merged weights, and their matrices go there once."""
+
+import re
+
+import numpy as np
+import pytest
+
+from airllm.backends.device.faults import LOST, DeviceFault
+from airllm.engine.devices.fallback import BackendFallback
+from airllm.engine.devices.placed_adapters import placed_bytes
+from airllm.files import pages
+from airllm.memory.budget import MemoryBudgetError
+from tests.support.engines import device_models
+from tests.support.engines.device_models import agree, counts, open_engine, running
+from tests.support.models.lora_files import ALPHA, RANK, merged, write_peft
+from tests.support.models.tiny_models import DATA, texts
+
+KIB = 1024
+TEXTS = texts()
+backend, placed = device_models.backend, device_models.placed
+
+
+def logits_of(engine) -> list[np.ndarray]:
+    """Of a prompt, and token by token after it; of sequences together."""
+    engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
+    steps = [engine.forward([token], cache) for token in TEXTS[1][-3:]]
+    return [np.stack(steps), *engine.forward(TEXTS, all_positions=True)]
+
+
+def wanted_of(model: str, path, *adapters: tuple[int, float]) -> list[np.ndarray]:
+    with open_engine(merged(model, path, *adapters), "python", False) as engine:
+        return logits_of(engine)
+
+
+def agree_with(engine, wanted: list[np.ndarray]) -> None:
+    for found, logits in zip(logits_of(engine), wanted, strict=True):
+        agree(found, logits)
+
+
+@pytest.mark.parametrize("model", ("llama2", "phi3", "gemma3", "qwen3_moe", "mixtral", "qwen2_moe", "llama4"))
+def test_logits_are_those_of_merged_weights(model, backend, tmp_path):
+    """Queries, keys and values, gate and up in one piece of memory; experts, a shared one too, and experts
+    whose input is scaled.
+    """
+    adapter = write_peft(model, tmp_path / "adapter")
+    wanted = wanted_of(model, tmp_path / "merged", (RANK, ALPHA / RANK))
+    with open_engine(DATA / model, backend, adapter=adapter) as engine:
+        agree_with(engine, wanted)
+    with open_engine(DATA / model, backend) as engine, pytest.raises(AssertionError):
+        agree_with(engine, wanted)
+
+
+def test_adapters_are_switched_and_only_they_are_uploaded(backend, tmp_path):
+    one, two = (write_peft("llama2", tmp_path / name, rank) for name, rank in (("one", RANK), ("two", 2)))
+    both = wanted_of("llama2", tmp_path / "both", (RANK, 0.5 * ALPHA / RANK), (2, -ALPHA / 2))
+    second = wanted_of("llama2", tmp_path / "second", (2, ALPHA / 2))
+    with open_engine(DATA / "llama2", backend) as engine:
+        plain, before = logits_of(engine), counts(backend)
+        names = [engine.load_adapter(path) for path in (one, two)]
+        for scales, wanted in (({"one": 0.5, "two": -1.0}, both), ({"two": 1.0}, second), ({}, plain)):
+            start = counts(backend)
+            engine.use_adapters(scales)
+            spent = counts(backend) - start
+            assert spent.uploaded == placed_bytes(engine.model._pairs, 0) and spent.downloaded == 0
+            assert (counts(backend) - before).resident == spent.uploaded
+            agree_with(engine, wanted)
+        assert names == ["one", "two"]
+
+
+def test_what_crosses_the_bus_per_token(backend, tmp_path):
+    for model in ("llama2", "mixtral"):
+        adapter = write_peft(model, tmp_path / model)
+        start = counts(backend)
+        with open_engine(DATA / model, backend, adapter=adapter) as engine:
+            weights, pairs = (
+                engine.model.weight_bytes,
+                placed_bytes(engine.model._pairs, engine.config.experts),
+            )
+            assert weights + pairs <= (counts(backend) - start).uploaded <= weights + pairs + 16 * KIB
+            engine.forward(TEXTS[1][:-2], cache := engine.new_cache())
+            for token in TEXTS[1][-2:]:
+                start = counts(backend)
+                logits = engine.forward([token], cache)
+                spent = counts(backend) - start
+                assert spent.uploaded <= 16 * KIB and spent.downloaded == logits.nbytes and spent.waits == 1
+
+
+@pytest.mark.parametrize("form", ("split", "stream"))
+def test_models_larger_than_the_device(form, placed, tmp_path):
+    """Some layers in host memory, or passing through the device, with their adapters."""
+    for model in ("llama2", "mixtral"):
+        adapter = write_peft(model, tmp_path / model)
+        wanted = wanted_of(model, tmp_path / f"{model} merged", (RANK, ALPHA / RANK))
+        options = {"gpu_layers": 1, "offload": form, "adapter": adapter, "compute": "float32"}
+        with open_engine(DATA / model, placed, **options) as engine:
+            assert engine.model.on_device.plan.stays == 1
+            agree_with(engine, wanted)
+
+
+def test_a_plan_has_room_for_adapters(placed, tmp_path):
+    """Adapters that do not fit beside the layers push layers out; without room for that they are refused, and
+    the model goes on as before.
+    """
+    adapter = write_peft("gemma3", tmp_path / "adapter")
+    wanted = wanted_of("gemma3", tmp_path / "merged", (RANK, ALPHA / RANK))
+    with open_engine(DATA / "gemma3", placed) as engine:
+        room = engine.model.on_device.plan.nbytes
+    with open_engine(DATA / "gemma3", placed, device_memory=room, offload="stream") as engine:
+        stays = engine.model.on_device.plan.stays
+        engine.use_adapters({engine.load_adapter(adapter): 1.0})
+        plan, arena = engine.model.on_device.plan, engine.model.on_device.device.arena
+        assert plan.stays < stays and plan.nbytes <= room
+        agree(engine.forward(TEXTS[1], all_positions=True), wanted[2])
+        assert arena.peak <= room
+    with pytest.raises(MemoryBudgetError) as error:
+        open_engine(DATA / "gemma3", placed, device_memory=1, offload="stream")
+    room = int(re.search(r"at least (\d+)", str(error.value))[1])
+    with open_engine(DATA / "gemma3", placed, device_memory=room, offload="stream") as engine:
+        plain = engine.forward(TEXTS[1])
+        with pytest.raises(MemoryBudgetError):
+            engine.use_adapters({engine.load_adapter(adapter): 1.0})
+        agree(engine.forward(TEXTS[1]), plain)
+
+
+def test_within_a_budget_of_the_host(placed, tmp_path):
+    """Layers pass through host memory; adapters stay on the device."""
+    if not pages.SUPPORTED:
+        pytest.skip("this system has no budgets")
+    adapter = write_peft("mixtral", tmp_path / "adapter")
+    wanted = wanted_of("mixtral", tmp_path / "merged", (RANK, ALPHA / RANK))
+    with open_engine(DATA / "mixtral", placed, adapter=adapter, max_memory="16MB", context=80) as engine:
+        assert engine.model.residency.limit.nbytes == 16_000_000
+        agree_with(engine, wanted)
+
+
+def test_a_backend_that_goes_on_has_the_adapters(tmp_path):
+    running("opencl")
+    adapter = write_peft("llama2", tmp_path / "adapter")
+    wanted = wanted_of("llama2", tmp_path / "merged", (RANK, ALPHA / RANK))
+    with open_engine(DATA / "llama2", "opencl", adapter=adapter, fallback_backends=["python"]) as engine:
+        engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
+        place, fault = engine.model.on_device.device.place, DeviceFault(LOST, "a device", "as a test says")
+        place.run = lambda *given: (_ for _ in ()).throw(fault)
+        with pytest.warns(BackendFallback):
+            found = [engine.forward([token], cache) for token in TEXTS[1][-3:]]
+        assert engine.model.on_device is None
+        agree(np.stack(found), wanted[0])
+        agree_with(engine, wanted)
