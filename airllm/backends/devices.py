@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-# Family, models and cores, as Linux tells them apart (arch/x86/kernel/cpu/amd.c, asm/intel-family.h). Model 85
-# is three of Intel's, which only their steppings tell apart.
+# Family, models and cores, as Linux tells them apart (arch/x86/kernel/cpu/amd.c, asm/intel-family.h). Intel's
+# model 85 is three cores, which only their steppings tell apart.
 CORES = (
     (6, (0x6A, 0x6C), "Ice Lake"),
     (6, (0x8F,), "Sapphire Rapids"),

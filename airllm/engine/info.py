@@ -96,7 +96,7 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     if config.generates:
         yield f"Decode:      {_decode(ops, config)}"
     if ops.extension("device_ops"):
-        yield f"Arrays:      {_arrays(path, config, ops)}"
+        yield f"Arrays:      {_arrays(path, ops)}"
 
 
 def _decode(ops: KernelBackend, config: ModelConfig) -> str:
@@ -107,9 +107,9 @@ def _decode(ops: KernelBackend, config: ModelConfig) -> str:
     return "all layers in one call" + (f", the rest op by op: {why_not}" if why_not else "")
 
 
-def _arrays(path: Path, config: ModelConfig, ops: KernelBackend) -> str:
+def _arrays(path: Path, ops: KernelBackend) -> str:
     """Which of the model's arrays stay on the device, or why they go there for each op."""
-    if why_not := why_not_on_device(ops, config):
+    if why_not := why_not_on_device(ops):
         return f"from host memory for each op: {why_not}"
     try:
         return "; or ".join(map(str, plans_of(path, ops)))

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from airllm.engine.devices.fallback import go_on
-from airllm.engine.devices.placement import all_movable
 from airllm.engine.layers.chunks import CHUNK
 from airllm.engine.layers.decoder import decoder_layers, normalize
 from airllm.engine.layers.native_decode import BoundStep
@@ -46,7 +45,7 @@ class Model(OpenedModel):
         rows = rows_of(tokens, caches)
         angles = self._begin(rows, outputs)
         ids = [token for sequence in tokens for token in sequence]
-        if self.on_device and all_movable(caches):
+        if self.on_device:
             before = self._before_device(ids, angles, rows)
             for state in self.on_device.run_layers(ids, angles, rows, *before):
                 x = state  # only the last: each takes memory of the device
@@ -212,7 +211,7 @@ class Model(OpenedModel):
         """
         rows = rows_of([[token]], [cache])
         angles = self._begin(rows)
-        if self.on_device and all_movable([cache]):
+        if self.on_device:
             before = self._before_device([token], angles, rows)
             yield from self.on_device.run_layers([token], angles, rows, *before)
             return

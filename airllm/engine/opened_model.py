@@ -137,7 +137,7 @@ class OpenedModel:
         there = given.extension("device_ops")
         passing = pass_through(self._tensors, self._on_host, self._device_options) if there else None
         self.why_not_on_device = why_not_on_device(
-            given, self.config, self.residency.whole or bool(passing), bool(self.shard)
+            given, self.residency.whole or bool(passing), bool(self.shard)
         )
         if self.why_not_on_device:
             self._device_options.refuse(self.why_not_on_device)

@@ -8,22 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import ModelConfig
 from airllm.memory.cache_layout import device_room
 from airllm.memory.kv_cache import Cache, LayerCache
 
 _FEW = 16  # tokens of all layers that come from a device together
 _STEP = 256  # tokens: the room of an array is a multiple of this, unless the cache's is less
-
-
-def why_not_movable(cache: Cache) -> str:
-    """Why a cache stays in host memory; "" if it can be on a device."""
-    return ""
-
-
-def why_layers_not_movable(config: ModelConfig) -> str:
-    """Why the layers of a model stay in host memory; "" if they can be on a device."""
-    return ""
 
 
 def move_cache(cache: Cache, on_device: Any, tokens: int, first: int = 0) -> None:

@@ -60,7 +60,7 @@ def predict_speed(
         tensors = NamedTensors(file, config_of(file))
         weights = _open(tensors)
         whole = memory_limit(tensors, None, context, cache_dtype) is None
-        if why_not_on_device(ops, tensors.config, whole):
+        if why_not_on_device(ops, whole):
             return None
         there = ops.extension("device_ops")()
         most = context or min(tensors.config.context, CONTEXT)

@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 import numpy as np
 
-from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.adapters.adapted_ops import Pairs
 from airllm.engine.devices.placed_adapters import PlacedAdapters, placed_bytes
@@ -28,8 +27,6 @@ from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.device_cache import (
     device_bytes,
     move_cache,
-    why_layers_not_movable,
-    why_not_movable,
 )
 from airllm.memory.device_plan import WHOLE, DevicePlan
 from airllm.memory.kv_cache import Cache
@@ -217,24 +214,12 @@ class OnDevice:
         return (self.plan.limit or 0) - self.plan.nbytes + self.plan.caches
 
 
-def why_not_on_device(
-    ops: KernelBackend,
-    config: ModelConfig,
-    whole: bool = True,
-    shared: bool = False,
-) -> str:
+def why_not_on_device(ops: KernelBackend, whole: bool = True, shared: bool = False) -> str:
     """Why a model's arrays do not stay on the device of these ops; "" if they do. `whole`: all weights are in
-    memory at once. `shared`: processes share the model.
+    memory at once, or pass through it. `shared`: processes share the model.
     """
     if ops.extension("device_ops") is None:
         return f"{ops.name()} computes in host memory"
     if shared:
         return "processes that share a model add their results in host memory"
-    if not whole:
-        return "weights pass through host memory within a budget"
-    return why_layers_not_movable(config)
-
-
-def all_movable(caches: Sequence[Cache]) -> bool:
-    """Whether keys and values of these sequences can be on a device."""
-    return not any(map(why_not_movable, caches))
+    return "" if whole else "weights pass through host memory within a budget"

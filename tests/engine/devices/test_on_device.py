@@ -15,7 +15,6 @@ from airllm.convert.quantize import quantize
 from airllm.engine import info
 from airllm.engine.layers.layer_inputs import LayerInputs
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.memory.device_cache import why_layers_not_movable
 from airllm.memory.kv_cache import Cache
 from tests.support.engines import device_models
 from tests.support.engines.device_models import agree, agree_with_all, counts, open_engine
@@ -28,11 +27,7 @@ backend, placed = device_models.backend, device_models.placed
 kernels_of_gpus = device_models.kernels_of_gpus
 
 
-# Those whose layers can be on a device.
-THERE = [name for name in FOLDERS if not why_layers_not_movable(open_config(DATA / name))]
-
-
-@pytest.mark.parametrize("name", THERE)
+@pytest.mark.parametrize("name", FOLDERS)
 def test_logits_are_those_of_transformers(name, backend):
     with open_engine(DATA / name, backend) as engine:
         agree_with_all(engine, reference(name))
