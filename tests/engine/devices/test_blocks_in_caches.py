@@ -71,7 +71,7 @@ def check_attention(ops, heads: int, tokens: int, d: int, value_dim: int, sinks:
     """
     rng, length, groups = np.random.default_rng(4), 150, 1 if value_dim else 2
     kept = encoded(rng.standard_normal((1 if value_dim else 2, groups, 256, d), np.float32))
-    q, scale = rng.standard_normal((heads, tokens, d), np.float32), 0.2
+    q, scale = rng.standard_normal((heads, tokens, d), np.float32), float(1.5 / np.sqrt(d))
     own = rng.standard_normal(heads, np.float32) if sinks else None
     keys, *values = Q8_0.decode(kept).astype(np.float64)[:, :, :length]
     values = values[0] if values else keys[..., :value_dim]
