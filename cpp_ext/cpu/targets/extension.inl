@@ -29,9 +29,20 @@ namespace cpu::ISA {
 namespace {
 
 #if defined(PRODUCTS_OF_PAIRS) || defined(TILES)
-// Panels of blocks of 256, as stored and interleaved. Products of fewer rows of x are BASE's.
+// Products with blocks of 256, as stored and interleaved, and the fewest rows of x for which they are faster
+// than BASE's, as measured.
+using PanelsKernel = void(const LinearPart&);
+struct ByPanels {
+  PanelsKernel *as_stored, *interleaved;
+  int64_t fewest_rows, fewest_interleaved_rows;
+};
+
 #ifdef TILES
-constexpr int kFewestRows = kTileRows, kFewestInterleavedRows = kTileRows;
+// The codes of two planes take long to unpack; BASE's take no such time for q4_k and q5_k.
+template <class F>
+constexpr int64_t kFewestRows = stored::kPlanesOf<F> == 1 ? kTileRows
+                                : F::kOffset              ? 64
+                                                          : 32;
 template <class F>
 void many_stored_rows(const LinearPart& part) {
   stored::many_rows_by_tiles<stored::ArithmeticOf<F>, stored::kPlanesOf<F>>(part, stored::unpack_rows<F>);
@@ -40,8 +51,12 @@ template <class F>
 void many_interleaved_rows(const LinearPart& part) {
   stored::many_rows_by_tiles<stored::BandArithmetic<F>, stored::kPlanesOf<F>>(part, stored::unpack_band<F>);
 }
+template <class F>
+constexpr int64_t kFewestInterleavedRows = kFewestRows<F>;
 #else
-constexpr int kFewestRows = 4, kFewestInterleavedRows = kDecodeRows + 1;
+template <class F>
+constexpr int64_t kFewestRows = 4,
+                  kFewestInterleavedRows = kDecodeRows + 1;
 template <class F>
 void many_stored_rows(const LinearPart& part) {
   stored::by_panels256<F>(part);
@@ -52,18 +67,14 @@ void many_interleaved_rows(const LinearPart& part) {
 }
 #endif
 
-using PanelsKernel = void(const LinearPart&);
-struct ByPanels {
-  PanelsKernel *as_stored, *interleaved;
-};
 template <class F>
 constexpr ByPanels by_panels_of() {
   if constexpr (F::kValues != 256)
     return {};
   else if constexpr (cpu::words_of(F::kFormat).count == 0)
-    return {many_stored_rows<F>, nullptr};
+    return {many_stored_rows<F>, nullptr, kFewestRows<F>, 0};
   else
-    return {many_stored_rows<F>, many_interleaved_rows<F>};
+    return {many_stored_rows<F>, many_interleaved_rows<F>, kFewestRows<F>, kFewestInterleavedRows<F>};
 }
 constexpr ByPanels kByPanels[kFormats] = {{},
                                           {},
@@ -74,13 +85,15 @@ constexpr ByPanels kByPanels[kFormats] = {{},
 };
 
 void linear(const LinearPart& part) {
-  PanelsKernel* const kernel = kByPanels[part.format].as_stored;
-  (kernel && part.packed_rows() >= kFewestRows ? kernel : BASE::kernels.stored.as_stored.linear)(part);
+  const ByPanels& by = kByPanels[part.format];
+  (by.as_stored && part.packed_rows() >= by.fewest_rows ? by.as_stored
+                                                        : BASE::kernels.stored.as_stored.linear)(part);
 }
 void linear_interleaved(const LinearPart& part) {
-  PanelsKernel* const kernel = kByPanels[part.format].interleaved;
-  (kernel && part.packed_rows() >= kFewestInterleavedRows ? kernel
-                                                          : BASE::kernels.stored.interleaved.linear)(part);
+  const ByPanels& by = kByPanels[part.format];
+  (by.interleaved && part.packed_rows() >= by.fewest_interleaved_rows
+       ? by.interleaved
+       : BASE::kernels.stored.interleaved.linear)(part);
 }
 #endif
 
