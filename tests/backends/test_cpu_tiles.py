@@ -1,4 +1,4 @@
-"""The instruction set avx512_amx: products of many rows by tiles. Where Linux or the CPU lacks it, tests are skipped."""
+"""The instruction set avx512_amx: products of many rows by tiles. Skipped where Linux or the CPU lacks it."""
 
 import pytest
 from interpreters import python
@@ -9,8 +9,7 @@ NAME = "avx512_amx"
 VARIANTS = getattr(open_backend("cpp").module, "variants", list)()
 on_amx = pytest.mark.skipif(NAME not in VARIANTS, reason=f"the C++ backend does not run {NAME} here")
 
-# A product of 40 rows on one thread, the caller's, and what it does to the thread's tiles: machine code reads and
-# sets them.
+# A product of 40 rows on one thread, the caller's, and machine code that reads and sets its tiles.
 THREAD = """
 import ctypes, mmap, sys, numpy as np, tensor_ops_cpp as c
 from tests.support.models import stored
@@ -93,9 +92,10 @@ import numpy as np, tensor_ops_cpp as c
 from airllm.formats import FORMATS, can_interleave, interleave
 from tests.support.models import stored
 rng = np.random.default_rng(0)
+SIZES = (15, 16, 256), (16, 48, 768), (17, 53, 512), (47, 33, 1280), (100, 144, 512), (530, 32, 256)
 wrong, checked = [], 0
 for name in FORMATS:
-    for rows, n, k in ((15, 16, 256), (16, 48, 768), (17, 53, 512), (47, 33, 1280), (100, 144, 512), (530, 32, 256)):
+    for rows, n, k in SIZES:
         weight = stored.blocks(name, (n, k))
         x = rng.standard_normal((rows, k)).astype(np.float32)
         for each in [weight] + ([interleave(weight)] if can_interleave(weight) else []):

@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #if __clang_major__ >= 13 || (!defined(__clang__) && __GNUC__ >= 11)  // older: no AVX-VNNI
 #define AIRLLM_AVX_VNNI
-#if defined(__linux__)  // elsewhere a process asks for the registers in another way
+#if defined(__linux__) && !defined(AIRLLM_WITHOUT_AVX512)  // elsewhere a process asks in another way
 #define AIRLLM_AMX
 #endif
 #endif
