@@ -228,6 +228,7 @@ py::dict optimization_info() {
   info["has_avx_vnni"] = has.avx_vnni;
   info["has_avx512_vnni"] = has.avx512_vnni;
   info["has_avx512_bf16"] = has.avx512_bf16;
+  info["has_avx512_amx"] = has.avx512_amx;
   info["has_neon"] = has.neon;
   info["has_neon_dotprod"] = has.neon_dotprod;
   info["has_neon_i8mm"] = has.neon_i8mm;

@@ -57,7 +57,7 @@ def library() -> Path:
 def _copy_sources(project: Path) -> bool:
     """Copy our files next to ggml, since checkouts may share the folder; return whether they changed."""
     project.mkdir(exist_ok=True)
-    own = [HERE / name for name in ("CMakeLists.txt", "ggml_peer.c")]
+    own = [HERE / name for name in ("CMakeLists.txt", "ggml_peer.c", "tile_config.h")]
     changed = [f for f in own if not (to := project / f.name).exists() or f.read_bytes() != to.read_bytes()]
     for file in changed:
         shutil.copy(file, project)

@@ -42,7 +42,7 @@ def test_wide_instructions_are_in_the_kernels_of_their_instruction_set_alone(bin
     text = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", "-C", binary], capture_output=True, text=True
     ).stdout
-    wide, function = {"zmm": set(), "ymm": set()}, ""
+    wide, function = {"tmm": set(), "zmm": set(), "ymm": set()}, ""
     for line in text.splitlines():
         if line.endswith(">:"):
             function = line.split("<", 1)[1]
@@ -51,6 +51,7 @@ def test_wide_instructions_are_in_the_kernels_of_their_instruction_set_alone(bin
                 functions.add(function)
     if "x86-64" not in text:
         pytest.skip("not an x86-64 binary")
+    assert all("cpu::avx512_amx" in name for name in wide["tmm"]), wide["tmm"]
     assert wide["zmm"] and all("cpu::avx512" in name for name in wide["zmm"]), wide["zmm"]
     assert all("cpu::avx" in name for name in wide["ymm"]), wide["ymm"]
 

@@ -309,7 +309,8 @@ int main(int count, char** names) {
     if (count > 1 && !named(kernels->isa)) continue;
     const int before = checks;
     check_set(*kernels, !named("float32"));
-    if (std::strcmp(kernels->isa, "neon_i8mm") == 0) check_same_bits(*kernels, *cpu::supported_sets()[1]);
+    for (const char* set : {"neon_i8mm", "avx512_amx"})  // the next one is what it extends
+      if (std::strcmp(kernels->isa, set) == 0) check_same_bits(*kernels, *cpu::supported_sets()[1]);
     std::printf("%s: %d checks\n", kernels->isa, checks - before);
   }
   check_threads();

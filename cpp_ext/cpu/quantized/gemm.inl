@@ -190,11 +190,13 @@ INLINE void unpack_lanes(int32_t* to, int64_t j, const stored::BandBlock<F>& w) 
   store(scales, stored::scale_of_32(w));
   if constexpr (F::kOffset) store(scales + kByteColumns, w.half(1));
 }
-// n <= kByteColumns rows of an interleaved weight (., k) from `row` on -> a panel
+// n <= kByteColumns rows of an interleaved weight (., k) from `row` on, `chunks` chunks from `chunk` on -> a
+// panel
 template <class F>
-void unpack_bands(int32_t* to, const char* weight, int64_t k, int64_t row, int64_t n) {
+void unpack_bands(int32_t* to, const char* weight, int64_t k, int64_t row, int64_t n, int64_t chunk,
+                  int64_t chunks) {
   constexpr int kWords = chunk_of_panel(1, F::kOffset);
-  for (int64_t c = 0; c < k / 32; ++c, to += kWords) {
+  for (int64_t c = chunk; c < chunk + chunks; ++c, to += kWords) {
     if (n < kByteColumns) __builtin_memset(to, 0, sizeof(int32_t) * kWords);
     for (int64_t j = 0; j < n; j += LANES) unpack_lanes<F>(to, j, stored::block_at<F>(weight, k, row + j, c));
   }
@@ -202,7 +204,8 @@ void unpack_bands(int32_t* to, const char* weight, int64_t k, int64_t row, int64
 
 struct ByBytes {
   void (*unpack)(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t chunks);
-  void (*unpack_bands)(int32_t* to, const char* weight, int64_t k, int64_t row, int64_t n);
+  void (*unpack_bands)(int32_t* to, const char* weight, int64_t k, int64_t row, int64_t n, int64_t chunk,
+                       int64_t chunks);
   void (*tile)(float* result, const int32_t* x, const int32_t* w, int64_t chunks);
   int group, offset;
   bool mins;
@@ -305,7 +308,7 @@ void byte_product(Format name, void* out, DType dtype, const char* strips, const
   const int64_t words = chunks * chunk_of_strip(32 / format.group);
   for (int64_t j = part.n0; j < part.n1; j += kByteColumns) {
     const int64_t n = part.n1 - j < kByteColumns ? part.n1 - j : kByteColumns;
-    part.interleaved ? format.unpack_bands(panel, weight, part.k, j, n)
+    part.interleaved ? format.unpack_bands(panel, weight, part.k, j, n, 0, chunks)
                      : format.unpack(panel, weight + j * stride, stride, n, chunks);
     const int32_t* x = reinterpret_cast<const int32_t*>(strips);
     for (int64_t i = 0; i < part.m; i += kByteRows, x += words) {

@@ -25,4 +25,16 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,
 #define DOT_BF16(sum, a, b) ((Vec)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
 #include "extension.inl"
 END_TARGET
+
+#ifdef AIRLLM_AMX
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8,avx2,fma,f16c")
+#define ISA avx512_amx
+#define BASE avx512_bf16
+#include "avx512_instructions.inl"
+#define DOT_U8_I8(sum, u, i) ((Int)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(u), (__m512i)(i)))
+#define ADD_SUMS_OF_PAIRS(sum, a, b) ((Int)_mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b)))
+#define TILES
+#include "extension.inl"
+END_TARGET
+#endif
 #endif

@@ -8,7 +8,10 @@
 #define VECTORS 16
 #endif
 
-#if defined(PRODUCTS_OF_PAIRS)
+#if defined(TILES)
+#include "../quantized/tiles_256.inl"
+#include "../quantized/tiles_32.inl"
+#elif defined(PRODUCTS_OF_PAIRS)
 #include "../quantized/gemm.inl"
 #elif defined(DOT_U8_I8) || defined(DOT_I8_I8)
 #include "../quantized/gemm.inl"
@@ -25,26 +28,53 @@
 namespace cpu::ISA {
 namespace {
 
-#ifdef PRODUCTS_OF_PAIRS
-// Panels of blocks of 256, as stored and interleaved. Products of fewer rows of x are BASE's.
-constexpr int kFewestRowsOfPanels = 4;
-
+#if defined(PRODUCTS_OF_PAIRS) || defined(TILES)
+// Products with blocks of 256, as stored and interleaved, and the fewest rows of x for which they are faster
+// than BASE's, as measured.
 using PanelsKernel = void(const LinearPart&);
 struct ByPanels {
   PanelsKernel *as_stored, *interleaved;
+  int64_t fewest_rows, fewest_interleaved_rows;
 };
+
+#ifdef TILES
+// The codes of two planes take long to unpack; BASE's take no such time for q4_k and q5_k.
+template <class F>
+constexpr int64_t kFewestRows = stored::kPlanesOf<F> == 1 ? kTileRows
+                                : F::kOffset              ? 64
+                                                          : 32;
+template <class F>
+void many_stored_rows(const LinearPart& part) {
+  stored::many_rows_by_tiles<stored::ArithmeticOf<F>, stored::kPlanesOf<F>>(part, stored::unpack_rows<F>);
+}
+template <class F>
+void many_interleaved_rows(const LinearPart& part) {
+  stored::many_rows_by_tiles<stored::BandArithmetic<F>, stored::kPlanesOf<F>>(part, stored::unpack_band<F>);
+}
+template <class F>
+constexpr int64_t kFewestInterleavedRows = kFewestRows<F>;
+#else
+template <class F>
+constexpr int64_t kFewestRows = 4,
+                  kFewestInterleavedRows = kDecodeRows + 1;
+template <class F>
+void many_stored_rows(const LinearPart& part) {
+  stored::by_panels256<F>(part);
+}
 template <class F>
 void many_interleaved_rows(const LinearPart& part) {
   stored::many_rows256<stored::BandArithmetic<F>>(part, stored::unpack_band<F>);
 }
+#endif
+
 template <class F>
 constexpr ByPanels by_panels_of() {
   if constexpr (F::kValues != 256)
     return {};
   else if constexpr (cpu::words_of(F::kFormat).count == 0)
-    return {stored::by_panels256<F>, nullptr};
+    return {many_stored_rows<F>, nullptr, kFewestRows<F>, 0};
   else
-    return {stored::by_panels256<F>, many_interleaved_rows<F>};
+    return {many_stored_rows<F>, many_interleaved_rows<F>, kFewestRows<F>, kFewestInterleavedRows<F>};
 }
 constexpr ByPanels kByPanels[kFormats] = {{},
                                           {},
@@ -55,21 +85,27 @@ constexpr ByPanels kByPanels[kFormats] = {{},
 };
 
 void linear(const LinearPart& part) {
-  PanelsKernel* const kernel = kByPanels[part.format].as_stored;
-  (kernel && part.packed_rows() >= kFewestRowsOfPanels ? kernel
-                                                       : BASE::kernels.stored.as_stored.linear)(part);
+  const ByPanels& by = kByPanels[part.format];
+  (by.as_stored && part.packed_rows() >= by.fewest_rows ? by.as_stored
+                                                        : BASE::kernels.stored.as_stored.linear)(part);
 }
 void linear_interleaved(const LinearPart& part) {
-  PanelsKernel* const kernel = kByPanels[part.format].interleaved;
-  (kernel && part.packed_rows() > kDecodeRows ? kernel : BASE::kernels.stored.interleaved.linear)(part);
+  const ByPanels& by = kByPanels[part.format];
+  (by.interleaved && part.packed_rows() >= by.fewest_interleaved_rows
+       ? by.interleaved
+       : BASE::kernels.stored.interleaved.linear)(part);
 }
 #endif
 
 constexpr Kernels extend_base() {
   Kernels all = BASE::kernels;
   all.isa = STRING(ISA);
-#if defined(PRODUCTS_OF_PAIRS)
+#if defined(PRODUCTS_OF_PAIRS) || defined(TILES)
+#ifdef TILES
+  all.prefill = with_tiles(all.prefill);
+#else
   all.prefill = with_bytes(all.prefill);
+#endif
   all.stored.as_stored.linear = linear;
   all.stored.interleaved.linear = linear_interleaved;
 #elif defined(DOT_U8_I8) || defined(DOT_I8_I8)

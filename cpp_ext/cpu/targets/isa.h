@@ -7,6 +7,10 @@
 #include <vector>
 
 #include "region.h"
+#ifdef AIRLLM_AMX
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #if defined(AIRLLM_X86)
 
@@ -94,7 +98,8 @@ namespace cpu {
 // What this CPU supports, and the operating system too: it must save the registers.
 struct Features {
   bool avx = false, avx2 = false, fma = false, f16c = false, avx_vnni = false, avx512 = false,
-       avx512_vnni = false, avx512_bf16 = false, neon = false, neon_dotprod = false, neon_i8mm = false;
+       avx512_vnni = false, avx512_bf16 = false, avx512_amx = false, neon = false, neon_dotprod = false,
+       neon_i8mm = false;
 };
 
 #if defined(AIRLLM_ARM)
@@ -134,6 +139,17 @@ inline unsigned saved_registers() {
 }
 inline bool bit(unsigned word, int place) { return word >> place & 1; }
 
+// Asks Linux for the tile registers of AMX: for this process, its threads and its children. It refuses where
+// a thread has a stack for signals that is too small for them, and before version 5.16.
+inline bool may_use_tiles() {
+#ifdef AIRLLM_AMX
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 inline bool is_made_by_amd() {
   const Cpuid zero = cpuid(0);
   return zero.b == 0x68747541 && zero.d == 0x69746e65 && zero.c == 0x444d4163;  // AuthenticAMD
@@ -165,6 +181,8 @@ inline Features features() {
       has.avx2 && zmm && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) && bit(seven.b, 31);
   has.avx512_vnni = has.avx512 && bit(seven.c, 11);
   has.avx512_bf16 = has.avx512_vnni && bit(more.a, 5);
+  const bool tiles = (saved & 0x60000) == 0x60000 && bit(seven.d, 24) && bit(seven.d, 25);
+  has.avx512_amx = has.avx512_bf16 && tiles && may_use_tiles();
 #elif defined(AIRLLM_ARM)
   has.neon = true;  // part of the architecture
   has.neon_dotprod = has_dotprod();
@@ -180,6 +198,9 @@ inline std::vector<const Kernels*> supported_sets() {
   const Features has = features();
   const bool wide = has.avx2 && has.fma && has.f16c;
 #ifndef AIRLLM_WITHOUT_AVX512
+#ifdef AIRLLM_AMX
+  if (has.avx512_amx && wide) found.push_back(&avx512_amx::kernels);
+#endif
   if (has.avx512_bf16 && wide) found.push_back(&avx512_bf16::kernels);
   if (has.avx512_vnni && wide) found.push_back(&avx512_vnni::kernels);
   if (has.avx512 && wide) found.push_back(&avx512::kernels);

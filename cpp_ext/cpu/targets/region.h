@@ -9,6 +9,9 @@
 #include <immintrin.h>
 #if __clang_major__ >= 13 || (!defined(__clang__) && __GNUC__ >= 11)  // older: no AVX-VNNI
 #define AIRLLM_AVX_VNNI
+#if defined(__linux__) && !defined(AIRLLM_WITHOUT_AVX512)  // elsewhere a process asks in another way
+#define AIRLLM_AMX
+#endif
 #endif
 #elif defined(__aarch64__)
 #define AIRLLM_ARM
@@ -60,6 +63,9 @@ namespace avx512_vnni {
 extern const Kernels kernels;
 }
 namespace avx512_bf16 {
+extern const Kernels kernels;
+}
+namespace avx512_amx {
 extern const Kernels kernels;
 }
 }  // namespace cpu
