@@ -95,9 +95,7 @@ class CacheLayout:
     @property
     def layer_state_bytes(self) -> dict[int, int]:
         """Bytes of all states of each recurrent layer."""
-        return {
-            layer: STATES * 4 * sum(map(math.prod, shapes)) for layer, shapes in self.recurrent.items()
-        }
+        return {layer: STATES * 4 * sum(map(math.prod, shapes)) for layer, shapes in self.recurrent.items()}
 
     @property
     def state_places(self) -> dict[int, int]:

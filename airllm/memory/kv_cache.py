@@ -356,8 +356,8 @@ class Cache:
 
     def leave_device(self) -> None:
         """Drop all tokens, and keep those that come in host memory."""
-        self._of_layer, self._states = self.host_layers(), self.host_states()
         self.truncate(0)
+        self._of_layer = self.host_layers()
 
     def fetch_layers(self) -> None:
         """Bring keys, values and states that are on a device to host memory, and keep them there."""
@@ -410,9 +410,11 @@ class Cache:
         return not self.dropped or length >= self.dropped + self.layout.window - 1
 
     def _clear_states(self) -> None:
+        """Zeros, in host memory: the next pass brings them to a device, if its states are there."""
+        self._states = self.host_states()
         for arrays in self._states[self._now].values():
             for array in arrays:
-                array[:] = 0
+                array.fill(0)
 
     def release(self) -> None:
         """Give the memory after the last token back to the system. A file keeps its contents."""

@@ -121,13 +121,6 @@ class FileCache(Cache):
         """Keep keys, values and states in the file alone from now on: it has them."""
         self._of_layer, self._states = self.host_layers(), self.host_states()
 
-    def _clear_states(self) -> None:
-        """Of the copies in the file as well."""
-        super()._clear_states()
-        for arrays in self.host_states()[self._now].values():
-            for array in arrays:
-                array.fill(0)
-
     def _write_length(self) -> None:
         states = self._now | self._mark << 2 | self.marked << 4
         _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long, self.dropped, states)

@@ -39,7 +39,9 @@ _FLAGS = {
 LAUNCHES = tuple(_ARRAYS)
 
 
-def plan(op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], n: Mapping[str, Any], form: str) -> Plan:
+def plan(
+    op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], n: Mapping[str, Any], form: str
+) -> Plan:
     """One of LAUNCHES, with the numbers `n`."""
     wide, tasks = _grid(op, n)
     group = 1 if form == "cpu" else min(_GROUP, max(32, 1 << (wide - 1).bit_length()))

@@ -157,6 +157,7 @@ def plan_kernels(form: str, family: str):
     """The cases that launch kernels of a family, with their plans."""
     from expert_cases import expert_cases
     from kernel_cases import Case, cases
+    from recurrent_cases import recurrent_cases
     from tensor_cases import tensor_cases
 
     from tensor_ops_opencl.launches import Call, dense_plan, plan_of
@@ -165,7 +166,7 @@ def plan_kernels(form: str, family: str):
         for dtype in (np.float32, np.float16, np.int64, np.bool_):
             x = np.arange(2 * 3 * 70).reshape(2, 3, 70).astype(dtype).transpose(1, 0, 2)[:, :, :65]
             yield Case("dense_copy", {"x": x}, {"out": x.astype(np.float64)}), dense_plan(x, form, 1)
-    for of, case, plan in (*tensor_cases(form), *expert_cases(form)):
+    for of, case, plan in (*tensor_cases(form), *expert_cases(form), *recurrent_cases(form)):
         if of == family:
             yield case, plan
     for case in cases(form):

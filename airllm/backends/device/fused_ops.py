@@ -20,7 +20,7 @@ from airllm.backends.device.heads import Heads, Kept, Steps, place
 from airllm.backends.device.heads import parts_of as heads_of
 from airllm.backends.device.products import ACTIVATIONS, Product, Products
 from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
-from airllm.backends.device.stacks import data_of, format_of, put_beside
+from airllm.backends.device.stacks import data_of, format_of, put_beside, whole_of
 from airllm.backends.device.tensor import Pending, Tensor
 from airllm.formats import Quantized
 
@@ -200,6 +200,16 @@ class FusedOps(DeviceOps):
             shape = (len(x), data.shape[0])
             known.results[place] = self.put_off(shape, known)
         return known.results[place]
+
+    def dequantize(self, q: Quantized, out: Any = None) -> Tensor:
+        """The values. Of a matrix of a stack that does not begin where kernels can take it, all are unpacked,
+        since blocks cannot be copied.
+        """
+        data: Any = q.data
+        if out is not None or not data.memory.stack or data.offset % self.place.alignment == 0:
+            return self.call(self._ops["dequantize"], q, out=out)
+        first = data.offset // data.strides[0]
+        return self.call(self._ops["dequantize"], whole_of(q))[first : first + len(data)]
 
     def swiglu(self, gate: Tensor, up: Tensor, out: Any = None) -> Tensor:
         """silu(gate) * up, with the products that they are."""

@@ -1,5 +1,5 @@
-"""Mixers with a recurrent state on a device: the convolution before a state, the scans of states, and the gate
-after them. `airllm.engine.layers.recurrent` defines them for NumPy arrays.
+"""Mixers with a recurrent state on a device: the convolution before a state, the scans of states, and the
+gate after them. `airllm.engine.layers.recurrent` defines them for NumPy arrays.
 
 A launch takes all tokens of a sequence in a pass, and leaves its new state on the device.
 """
@@ -116,7 +116,9 @@ class DeviceRecurrence:
         """As `Recurrence.scan_delta`."""
         numbers = heads._asdict() | {"tiled": int(heads.tiled)}
         given = {"mixed": mixed, "rates": rates, "steps": steps}
-        return self._scan("delta_scan", given, {"decay": decay, "step_bias": bias}, states, numbers, heads.values)
+        return self._scan(
+            "delta_scan", given, {"decay": decay, "step_bias": bias}, states, numbers, heads.values
+        )
 
     def scan_states(
         self,
@@ -173,7 +175,9 @@ class DeviceRecurrence:
         """As `Recurrence.gate_and_norm`."""
         whole, start, (step, _) = _whole(gate)
         parts = x.reshape(len(x), groups, -1)
-        return self._gate(parts, whole, (start, step, parts.shape[2]), weight, eps, norm_first=int(norm_first))
+        return self._gate(
+            parts, whole, (start, step, parts.shape[2]), weight, eps, norm_first=int(norm_first)
+        )
 
     def _gate(
         self,
@@ -185,8 +189,8 @@ class DeviceRecurrence:
         by_sigmoid: int = 0,
         norm_first: int = 0,
     ) -> Tensor:
-        """`gated_norm` of x (rows, groups, dim). `places`: the first gate, and from one row, and one group, to
-        the next.
+        """`gated_norm` of x (rows, groups, dim). `places`: the first gate, and the steps from one row, and
+        from one group, to the next.
         """
         rows, groups, dim = x.shape
         whole, x_from, _ = _whole(x if x.is_dense else x.copy())
@@ -204,7 +208,9 @@ class DeviceRecurrence:
         whole, start, (step, _) = _whole(x)
         return _Rows(name, whole, start, step)
 
-    def _start(self, name: str, arrays: dict[str, Any], numbers: dict[str, Any], outs: dict[str, Any]) -> None:
+    def _start(
+        self, name: str, arrays: dict[str, Any], numbers: dict[str, Any], outs: dict[str, Any]
+    ) -> None:
         given = {n: self._ops.ready(each) for n, each in arrays.items() if each is not None}
         self._ops.start(name, given, numbers, outs)
 

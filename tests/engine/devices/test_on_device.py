@@ -32,13 +32,6 @@ def test_logits_are_those_of_transformers(name, backend):
         agree_with_all(engine, reference(name))
 
 
-@pytest.mark.parametrize("name", ("lfm2", "nemotron_h_moe"))
-def test_recurrent_states_stay_in_host_memory(name, backend):
-    with open_engine(DATA / name, backend, there=False) as engine:
-        assert engine.model.why_not_on_device == "devices have no kernels for recurrent states"
-        agree_with_all(engine, reference(name))
-
-
 def test_latent_attention_stays_in_host_memory(backend):
     with open_engine(DATA / "deepseek_v3", backend, there=False) as engine:
         assert engine.model.why_not_on_device == "devices have no kernels for latent attention"
