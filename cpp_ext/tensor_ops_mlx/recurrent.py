@@ -51,8 +51,8 @@ class Recurrence:
         """Answers (tokens, values) of the gated delta rule to queries, keys and values (tokens, channels)."""
         log_decay, rate = decay.value * _softplus(steps.value + bias.value), mx.sigmoid(rates.value)
         q, k, v = _heads_of(mixed.value, heads)
-        given = [_in_chunks(each) for each in (q, k, v, log_decay[..., None], rate[..., None])]
-        found, after = _scan_delta(*given, states[0].value)
+        arrays = q, k, v, log_decay[..., None], rate[..., None]
+        found, after = _scan_delta(states[0].value, *map(_in_chunks, arrays))
         states[1].write(after)
         return Array(self._ops, _by_token(found, len(v)))
 
@@ -74,7 +74,7 @@ class Recurrence:
         each = heads.heads // heads.groups
         writes, reads = (mx.repeat(one.reshape(len(x), heads.groups, -1), each, axis=1) for one in vectors)
         arrays = writes, reads, v * step[..., None], (decay.value * step)[..., None]
-        found, after = _scan_states(*map(_in_chunks, arrays), states[0].value)
+        found, after = _scan_states(states[0].value, *map(_in_chunks, arrays))
         states[1].write(after)
         skipped = (skip.value[:, None] * v).reshape(len(x), -1)
         return Array(self._ops, _by_token(found, len(x)) + skipped)
@@ -130,7 +130,7 @@ def _between(fade: mx.array) -> mx.array:
 
 
 def _scan_delta(
-    q: mx.array, k: mx.array, v: mx.array, log_decay: mx.array, rate: mx.array, state: mx.array
+    state: mx.array, q: mx.array, k: mx.array, v: mx.array, log_decay: mx.array, rate: mx.array
 ) -> tuple[list[mx.array], mx.array]:
     """The answers of each chunk, and the state after them."""
     fade = mx.cumsum(log_decay, axis=-2)
@@ -148,7 +148,7 @@ def _scan_delta(
 
 
 def _scan_states(
-    writes: mx.array, reads: mx.array, v: mx.array, log_decay: mx.array, state: mx.array
+    state: mx.array, writes: mx.array, reads: mx.array, v: mx.array, log_decay: mx.array
 ) -> tuple[list[mx.array], mx.array]:
     """What is read in each chunk, and the state after them."""
     fade = mx.cumsum(log_decay, axis=-2)

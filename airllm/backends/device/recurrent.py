@@ -149,13 +149,12 @@ class DeviceRecurrence:
         tokens = len(given["mixed"])
         out, most = self._ops.empty((tokens, values)), self._most_tokens(name, numbers) or tokens
         every = [self._rows(part, each) for part, each in given.items()]
-        vectors = dict(vectors)
         for first in range(0, tokens, most):
             numbers |= {"tokens": min(most, tokens - first), "out_from": first * values}
             for rows in every:
                 numbers |= rows.numbers_from(first)
-            arrays = {rows.name: rows.whole for rows in every} | vectors
-            arrays |= {"state": None if first else states[0]}
+            arrays: dict[str, Any] = {rows.name: rows.whole for rows in every} | vectors
+            arrays["state"] = None if first else states[0]
             self._start(name, arrays, numbers, {"next_state": states[1], "out": out})
         return out
 
@@ -166,8 +165,8 @@ class DeviceRecurrence:
     def gate(self, x: Tensor, gate: Tensor) -> Tensor:
         """As `Recurrence.gate`."""
         x = x.reshape(len(x), -1, x.shape[-1])
-        whole, start, steps = _whole(gate.reshape(x.shape))
-        return self._gate(x, whole, (start, *steps[:2]), None, 1.0, by_sigmoid=1)
+        whole, start, (row, group, _) = _whole(gate.reshape(x.shape))
+        return self._gate(x, whole, (start, row, group), None, 1.0, by_sigmoid=1)
 
     def gate_and_norm(
         self, x: Tensor, gate: Tensor, weight: Tensor, groups: int, eps: float, norm_first: bool

@@ -159,7 +159,7 @@ def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) 
     """A layer on the device, with matrices that can be multiplied together side by side, and their biases in
     one piece of memory; its vectors only without `matrices`.
     """
-    every = layer.weights | constants(layer)
+    every = dict(layer.weights) | constants(layer)
     own = {name: each for name, each in every.items() if matrices or not is_matrix(each)}
     moved: dict[str, Any] = {}
     for groups in _stacks_of(layer):

@@ -39,11 +39,11 @@ def _delta_rule(ops: Any, device: Recurrence, x: Any, layer: Layer, rows: Sequen
     inputs, gate = _delta_inputs(ops, x, layer, a)
     rates, steps = ops.linear(x, layer["delta.rate"]), ops.linear(x, layer["delta.step"])
     heads = DeltaHeads(a.key_heads, a.value_heads, a.key_dim, a.value_dim, a.tiled)
-    vectors: Any = layer["delta.decay"], layer["delta.step_bias"]
+    decay, bias = layer["delta.decay"], layer["delta.step_bias"]
 
     def mix(part: Rows, inner: States, matrices: States) -> Any:
         mixed = device.convolve(part.of(inputs), layer["delta.filter"], None, inner, activated=True)
-        return device.scan_delta(mixed, part.of(rates), part.of(steps), *vectors, matrices, heads)
+        return device.scan_delta(mixed, part.of(rates), part.of(steps), decay, bias, matrices, heads)
 
     found, scale = _by_sequence(layer, rows, mix), layer["delta.head_scale"]
     found = device.gate_and_norm(found, gate, scale, a.value_heads, layer.config.norm_eps, norm_first=True)
@@ -74,12 +74,12 @@ def _mamba2(ops: Any, device: Recurrence, x: Any, layer: Layer, rows: Sequence[R
     end = a.values + a.channels
     gate, inputs, steps = inner[:, : a.values], inner[:, a.values : end], inner[:, end:]
     heads = StateHeads(a.heads, a.groups, a.head_dim, a.state_dim)
-    vectors: Any = layer["mamba.decay"], layer["mamba.step_bias"], layer["mamba.skip"]
+    decay, step_bias, skip = (layer[f"mamba.{name}"] for name in ("decay", "step_bias", "skip"))
 
     def mix(part: Rows, inner: States, matrices: States) -> Any:
         bias = layer.get("mamba.filter_bias")
         mixed = device.convolve(part.of(inputs), layer["mamba.filter"], bias, inner, activated=True)
-        return device.scan_states(mixed, part.of(steps), *vectors, matrices, heads)
+        return device.scan_states(mixed, part.of(steps), decay, step_bias, skip, matrices, heads)
 
     found, scale = _by_sequence(layer, rows, mix), layer.get("mamba.scale")
     found = device.gate_and_norm(found, gate, scale, a.groups, layer.config.norm_eps, a.norm_first)
