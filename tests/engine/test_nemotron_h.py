@@ -13,8 +13,8 @@ from airllm.convert.quantize import quantize
 from airllm.engine.parallel.tensor_parallel import Shard
 from airllm.files import ModelFileError, open_weights
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.memory.device_cache import why_layers_not_movable
 from tests.files.test_quantize import with_tokenizer
+from tests.support.engines import device_models
 from tests.support.models import config_files
 from tests.support.models.tiny_models import read_folder, texts
 
@@ -176,7 +176,8 @@ def attended(x, t):
     return found.swapaxes(0, 1).reshape(len(x), -1) @ t["backbone.layers.0.mixer.o_proj.weight"].T
 
 
-def test_without_mamba(tmp_path):
+@pytest.mark.parametrize("backend", ("cpp", *device_models.BACKENDS))
+def test_without_mamba(backend, tmp_path):
     """In float64: attention that knows no positions, then a feed-forward of squared ReLUs."""
     path, t = some_layers("nemotron_h_mixed", [0, 1], tmp_path / "model")
     text = texts()[0]
@@ -185,15 +186,15 @@ def test_without_mamba(tmp_path):
     up = rms(x, t["backbone.layers.1.norm.weight"]) @ t["backbone.layers.1.mixer.up_proj.weight"].T
     x = x + np.maximum(up, 0) ** 2 @ t["backbone.layers.1.mixer.down_proj.weight"].T
     wanted = rms(x, t["backbone.norm_f.weight"]) @ t["lm_head.weight"].T
-    with LayerWiseInferenceEngine(path, backend="cpp", cache_dtype="f32") as engine:
+    with LayerWiseInferenceEngine(path, backend=device_models.running(backend), cache_dtype="f32") as engine:
         cache = engine.new_cache()
         found = np.concatenate(
             [engine.forward(text[:30], cache, all_positions=True)]
             + [engine.forward([token], cache)[None] for token in text[30:]]
         )
         assert engine.config.halves == (MIXER, FEED_FORWARD) and not engine.config.recurrent
-        assert why_layers_not_movable(engine.config).startswith("devices have no layers that are a mixer or")
-        assert "halves" in engine.model.fused.why_not
+        assert bool(engine.model.on_device) == (backend != "cpp")
+        assert backend != "cpp" or "halves" in engine.model.fused.why_not
     assert np.abs(found - wanted).max() < 1e-5 * np.ptp(wanted)
     with pytest.raises(ValueError, match=r"expected 1: nemotron_h has layers that are a mixer or a feed-f"):
         Shard(open_config(path), SimpleNamespace(size=2, rank=0))
