@@ -90,10 +90,10 @@ class DevicePlan:
 
 @dataclass(frozen=True)
 class DeviceSizes:
-    """Bytes on a device: of each layer's `matrices`, `vectors`, and keys and values in `caches`; of what
-    each plan has, `ends`, the output and the results of a pass; of the `embedding`, if it is not the output.
-    `places` gives the bytes of two staging places for some layers, `why_not_streamed` the reason if none can
-    be. `sources`: the layer whose keys and values each layer reads; none for its own.
+    """Bytes on a device: of each layer's `matrices`, `vectors`, and keys, values and states in `caches`; of
+    what each plan has, `ends`, the output and the results of a pass; of the `embedding`, if it is not the
+    output. `places` gives the bytes of two staging places for some layers, `why_not_streamed` the reason if
+    none can be. `sources`: the layer whose keys and values each layer reads; none for its own.
     """
 
     matrices: list[int]
