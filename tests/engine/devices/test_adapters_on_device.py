@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from airllm.backends.device.faults import LOST, DeviceFault
-from airllm.engine.adapters.adapter import Adapter
+from airllm.backends.device.faults import LOST, MEMORY, DeviceFault
+from airllm.engine.adapters.adapter import Adapter, open_adapter
 from airllm.engine.devices.fallback import BackendFallback
 from airllm.engine.devices.placed_adapters import placed_bytes
 from airllm.files import pages
@@ -139,10 +139,37 @@ def test_a_plan_has_room_for_adapters(placed, tmp_path):
         open_engine(DATA / "gemma3", placed, device_memory=1, offload="stream")
     room = int(re.search(r"at least (\d+)", str(error.value))[1])
     with open_engine(DATA / "gemma3", placed, device_memory=room, offload="stream") as engine:
-        plain = engine.forward(TEXTS[1])
+        plain = engine.forward(TEXTS[1], all_positions=True)
+        engine.forward(TEXTS[1][:-2], cache := engine.new_cache())
         with pytest.raises(MemoryBudgetError):
-            engine.use_adapters({engine.load_adapter(adapter): 1.0})
-        agree(engine.forward(TEXTS[1]), plain)
+            engine.model.adapt([(open_adapter(adapter, engine.model.tensors), 1.0)])
+        agree(engine.forward(TEXTS[1][-2:], cache), plain[-1])
+
+
+def test_adapters_that_the_driver_has_no_memory_for(placed, tmp_path):
+    """Those from before are in use again, or another backend goes on with the new ones."""
+    one, two = (write_peft("llama2", tmp_path / name, rank) for name, rank in (("one", RANK), ("two", 2)))
+    wanted = {rank: wanted_of("llama2", tmp_path / f"{rank}", (rank, ALPHA / rank))[2] for rank in (RANK, 2)}
+    for others in ((), ("python",)):
+        with open_engine(DATA / "llama2", placed, adapter=one, fallback_backends=others) as engine:
+            engine.load_adapter(two)
+            fill_up(engine.model.on_device.device)
+            with pytest.warns(BackendFallback) if others else pytest.raises(DeviceFault):
+                engine.use_adapters({"two": 1.0})
+            assert bool(engine.model.on_device) != bool(others)
+            agree(engine.forward(TEXTS[1], all_positions=True), wanted[2 if others else RANK])
+
+
+def fill_up(device) -> None:
+    """Let a device take five arrays more."""
+    real, left = device.to_device, iter(range(5))
+
+    def to_device(array):
+        if next(left, None) is None:
+            raise DeviceFault(MEMORY, "a device", "as a test says")
+        return real(array)
+
+    device.to_device = to_device
 
 
 def test_within_a_budget_of_the_host(placed, tmp_path):
