@@ -173,7 +173,8 @@ class OpenedModel:
     def adapt(self, adapters: Sequence[tuple[Adapter, float]]) -> None:
         """Use these adapters, each times its scale, and no others, from now on. Layers with adapters run op
         by op. What sequences hold was computed without: drop them. Raises ValueError for adapters that this
-        model cannot have, MemoryBudgetError for those that a device has no room for.
+        model cannot have; MemoryBudgetError or DeviceFault for those that a device has no room for, and then
+        goes on with those from before.
         """
         if adapters and self.config.encoding:
             raise ValueError("adapter: encoders have none, expected a model that generates text")
@@ -183,9 +184,10 @@ class OpenedModel:
         self._adapters, self._pairs = list(adapters), join_adapters(adapters)
         try:
             self._adapt()
-        except DeviceFault as fault:
-            self.fall_back(fault)
-        except MemoryBudgetError:
+        except (DeviceFault, MemoryBudgetError) as error:
+            if isinstance(error, DeviceFault) and self._fallbacks:
+                self.fall_back(error)
+                return
             self._adapters, self._pairs = before
             self.use(self.ops)
             raise
@@ -194,8 +196,12 @@ class OpenedModel:
         if self.on_device and self.on_device.has_room_for(self._pairs):
             self.on_device.adapt(self._pairs)
             self._prepare()
-        else:
-            self.use(self.ops)
+            return
+        if self.on_device:
+            with self.on_device.faults():
+                for cache in self.on_device.caches():  # whose arrays are those of its ops
+                    cache.fetch_layers()
+        self.use(self.ops)
 
     @property
     def tensors(self) -> NamedTensors:

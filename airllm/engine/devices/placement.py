@@ -143,7 +143,7 @@ class OnDevice:
         """Yield the hidden states (tokens, width) after each layer. The rows' caches go to the device.
         `before`: the states before the first layer there, from host memory, unless it `embeds`. `inputs`
         (all layers, tokens, layer_input), from host memory: those of the layers, if they have any; or
-        `LayerInputs.rows` of the ids, if it embeds them.
+        what `LayerInputs.weigh` makes of rows of the ids, if it embeds them.
         """
         with self.faults():
             self._move_caches(rows)

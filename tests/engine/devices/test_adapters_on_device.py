@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from airllm.backends.device.faults import LOST, DeviceFault
+from airllm.backends.device.faults import LOST, MEMORY, DeviceFault
+from airllm.engine.adapters.adapter import Adapter, open_adapter
 from airllm.engine.devices.fallback import BackendFallback
 from airllm.engine.devices.placed_adapters import placed_bytes
 from airllm.files import pages
@@ -39,15 +40,37 @@ def agree_with(engine, wanted: list[np.ndarray]) -> None:
 
 @pytest.mark.parametrize("model", ("llama2", "phi3", "gemma3", "qwen3_moe", "mixtral", "qwen2_moe", "llama4"))
 def test_logits_are_those_of_merged_weights(model, backend, tmp_path):
-    """Queries, keys and values, gate and up in one piece of memory; experts, a shared one too, and experts
-    whose input is scaled.
-    """
+    """Queries, keys and values, gate and up in one piece of memory; all experts, and a shared one."""
     adapter = write_peft(model, tmp_path / "adapter")
     wanted = wanted_of(model, tmp_path / "merged", (RANK, ALPHA / RANK))
     with open_engine(DATA / model, backend, adapter=adapter) as engine:
         agree_with(engine, wanted)
     with open_engine(DATA / model, backend) as engine, pytest.raises(AssertionError):
         agree_with(engine, wanted)
+
+
+@pytest.mark.parametrize("model", ("llama4", "gpt_oss", "gemma4_moe", "qwen2_moe"))
+def test_adapters_of_some_experts(model, backend, tmp_path):
+    """Of ranks of their own, where inputs of experts are scaled, have biases, or another norm. The processor
+    adds them expert by expert.
+    """
+    rng, pairs = np.random.default_rng(4), {}
+    with open_engine(DATA / model, "python", False) as host:
+        layers = [layer for layer in host.model.layers if layer.experts]
+        for number, part, rank in ((0, "gate", 2), (1, "gate", 3), (1, "down", 1), (2, "up", 2)):
+            name = f"layers.{layers[-1].index}.experts.{number}.{part}"
+            outputs, inputs = layers[-1].experts.look_up(number)[part].shape
+            shapes = (rank, inputs), (outputs, rank)
+            pairs[name] = tuple(rng.standard_normal(shape, np.float32) / 8 for shape in shapes)
+        plain = host.forward(TEXTS[1], all_positions=True)
+        host.model.adapt([(Adapter(tmp_path, pairs), 2.0)])
+        wanted = host.forward(TEXTS[1], all_positions=True)
+    assert np.abs(wanted - plain).max() > 1e-2 * np.ptp(plain)
+    with open_engine(DATA / model, backend) as engine:
+        engine.model.adapt([(Adapter(tmp_path, pairs), 2.0)])
+        engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
+        agree(np.stack([engine.forward([token], cache) for token in TEXTS[1][-3:]]), wanted[-3:])
+        agree(engine.forward(TEXTS[1], all_positions=True), wanted)
 
 
 def test_adapters_are_switched_and_only_they_are_uploaded(backend, tmp_path):
@@ -116,10 +139,37 @@ def test_a_plan_has_room_for_adapters(placed, tmp_path):
         open_engine(DATA / "gemma3", placed, device_memory=1, offload="stream")
     room = int(re.search(r"at least (\d+)", str(error.value))[1])
     with open_engine(DATA / "gemma3", placed, device_memory=room, offload="stream") as engine:
-        plain = engine.forward(TEXTS[1])
+        plain = engine.forward(TEXTS[1], all_positions=True)
+        engine.forward(TEXTS[1][:-2], cache := engine.new_cache())
         with pytest.raises(MemoryBudgetError):
-            engine.use_adapters({engine.load_adapter(adapter): 1.0})
-        agree(engine.forward(TEXTS[1]), plain)
+            engine.model.adapt([(open_adapter(adapter, engine.model.tensors), 1.0)])
+        agree(engine.forward(TEXTS[1][-2:], cache), plain[-1])
+
+
+def test_adapters_that_the_driver_has_no_memory_for(placed, tmp_path):
+    """Those from before are in use again, or another backend goes on with the new ones."""
+    one, two = (write_peft("llama2", tmp_path / name, rank) for name, rank in (("one", RANK), ("two", 2)))
+    wanted = {rank: wanted_of("llama2", tmp_path / f"{rank}", (rank, ALPHA / rank))[2] for rank in (RANK, 2)}
+    for others in ((), ("python",)):
+        with open_engine(DATA / "llama2", placed, adapter=one, fallback_backends=others) as engine:
+            engine.load_adapter(two)
+            fill_up(engine.model.on_device.device)
+            with pytest.warns(BackendFallback) if others else pytest.raises(DeviceFault):
+                engine.use_adapters({"two": 1.0})
+            assert bool(engine.model.on_device) != bool(others)
+            agree(engine.forward(TEXTS[1], all_positions=True), wanted[2 if others else RANK])
+
+
+def fill_up(device) -> None:
+    """Let a device take five arrays more."""
+    real, left = device.to_device, iter(range(5))
+
+    def to_device(array):
+        if next(left, None) is None:
+            raise DeviceFault(MEMORY, "a device", "as a test says")
+        return real(array)
+
+    device.to_device = to_device
 
 
 def test_within_a_budget_of_the_host(placed, tmp_path):
