@@ -9,7 +9,7 @@ NAME = "avx512_amx"
 VARIANTS = getattr(open_backend("cpp").module, "variants", list)()
 on_amx = pytest.mark.skipif(NAME not in VARIANTS, reason=f"the C++ backend does not run {NAME} here")
 
-# A product of 40 rows on one thread, the caller's, and machine code that reads and sets its tiles.
+# A product of 80 rows on one thread, the caller's, and machine code that reads and sets its tiles.
 THREAD = """
 import ctypes, mmap, sys, numpy as np, tensor_ops_cpp as c
 from tests.support.models import stored
@@ -23,7 +23,7 @@ registers_in_use = function("b901000000 0f01d0 c3")  # xgetbv
 set_shapes, get_shapes = (function(code, ctypes.c_char_p) for code in ("c4e2784907 c3", "c4e2794907 c3"))
 c.set_num_threads(1)
 def multiply(name):
-    return c.linear(np.ones((40, 512), np.float32), stored.blocks(name, (48, 512)))
+    return c.linear(np.ones((80, 512), np.float32), stored.blocks(name, (48, 512)))
 """
 
 
