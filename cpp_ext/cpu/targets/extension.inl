@@ -51,8 +51,8 @@ template <class F>
 void many_interleaved_rows(const LinearPart& part) {
   stored::many_rows_by_tiles<stored::BandArithmetic<F>, stored::kPlanesOf<F>>(part, stored::unpack_band<F>);
 }
-template <class F>
-constexpr int64_t kFewestInterleavedRows = kFewestRows<F>;
+template <class F>  // parts of products with fewer rows may begin within a band
+constexpr int64_t kFewestInterleavedRows = kFewestRows<F> > kDecodeRows ? kFewestRows<F> : kDecodeRows + 1;
 #else
 template <class F>
 constexpr int64_t kFewestRows = 4,
