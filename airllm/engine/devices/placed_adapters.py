@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.device.experts import Activation, Experts, Mixture, Router
+from airllm.backends.device.experts import Activation, Experts, Mixture, Parted, Router
 from airllm.engine.adapters.adapted_ops import AdaptedOps, Attached, Pairs
+from airllm.engine.layers.experts import matrices_of
 from airllm.engine.layers.feed_forward import activate
 from airllm.memory.layers import Layer
 
@@ -98,8 +99,12 @@ class _AdaptedExperts:
 
     def __init__(self, experts: Experts, ops: Any, layer: Layer, pairs: _Moved):
         self._given, self._ops, self._config = experts, ops, layer.config
-        self._parts = {id(layer.get(name)): name for name in ("experts.gate", "experts.up", "experts.down")}
-        self._both, self._pairs = id(layer.get("experts.gate_up")), pairs
+        self._pairs = pairs
+        self._parts = {
+            _id_of(whole): f"experts.{part}"
+            for part in ("gate", "up", "down", "gate_up")
+            if (whole := matrices_of(layer, part)) is not None
+        }
 
     def choose(self, logits: Any, bias: Any, router: Router) -> tuple[Any, Any]:
         """As `Experts.choose`."""
@@ -110,9 +115,9 @@ class _AdaptedExperts:
         product = self._given.linear(x, ids, weight, bias)
         if ids is None:  # the matrices of heads, which have no adapters
             return product
+        part = self._parts[_id_of(weight)]
         if gate is None:
-            return self._adapt(product, x, ids, self._parts[id(weight)])
-        assert id(weight) == self._both
+            return self._adapt(product, x, ids, part)
         n = product.shape[1] // 2
         found = self._adapt(product[:, :n], x, ids, "experts.gate")
         return activate(self._ops, found, self._adapt(product[:, n:], x, ids, "experts.up"), self._config)
@@ -130,3 +135,8 @@ class _AdaptedExperts:
 
     def mixture(self, x: Any, of_router: Any, given: Mixture, of_dense: Any = None) -> None:
         """None: the launches of a mixture know no adapters."""
+
+
+def _id_of(matrices: Any) -> int:
+    """Tells the matrices of experts from others; those in several formats by the array of the first."""
+    return id(matrices.parts[0][0] if isinstance(matrices, Parted) else matrices)

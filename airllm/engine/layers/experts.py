@@ -82,13 +82,13 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
         weights *= ops.embedding(ids.reshape(-1), scales.reshape(-1, 1)).reshape(weights.shape)
 
     def multiply(x: Any, part: str, gate: Activation | None = None) -> Any:
-        matrices = _matrices_of(layer, part)
+        matrices = matrices_of(layer, part)
         assert matrices is not None
         return device.linear(x, ids, matrices, _bias_of(layer, part), gate)
 
     inner = ops.linear(x, layer["experts.latent_in"]) if c.expert_latent else x
     used = _scale_slots(inner, weights) if c.scales_input else inner
-    if _matrices_of(layer, "gate_up") is not None:
+    if matrices_of(layer, "gate_up") is not None:
         activated = multiply(used, "gate_up", device_activation(c))
     elif not c.gated:
         activated = activate_alone(ops, multiply(used, "up"), c)
@@ -103,7 +103,7 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
     return total
 
 
-def _matrices_of(layer: Layer, part: str) -> Any:
+def matrices_of(layer: Layer, part: str) -> Any:
     """The matrices of all experts on a device: one array, those of each format, or None."""
     if (whole := layer.get(f"experts.{part}")) is not None:
         return whole

@@ -11,6 +11,7 @@ from airllm.engine.devices.fallback import BackendFallback
 from airllm.engine.devices.placed_adapters import placed_bytes
 from airllm.files import pages
 from airllm.memory.budget import MemoryBudgetError
+from airllm.memory.layers import Experts
 from tests.support.engines import device_models
 from tests.support.engines.device_models import agree, counts, open_engine, running
 from tests.support.models.lora_files import ALPHA, RANK, merged, write_peft
@@ -38,7 +39,21 @@ def agree_with(engine, wanted: list[np.ndarray]) -> None:
         agree(found, logits)
 
 
-@pytest.mark.parametrize("model", ("llama2", "phi3", "gemma3", "qwen3_moe", "mixtral", "qwen2_moe", "llama4"))
+@pytest.mark.parametrize(
+    "model",
+    (
+        "llama2",
+        "phi3",
+        "gemma3",
+        "qwen3_moe",
+        "mixtral",
+        "qwen2_moe",
+        "llama4",
+        "lfm2",
+        "qwen3_5",
+        "falcon_h1",
+    ),
+)
 def test_logits_are_those_of_merged_weights(model, backend, tmp_path):
     """Queries, keys and values, gate and up in one piece of memory; all experts, and a shared one."""
     adapter = write_peft(model, tmp_path / "adapter")
@@ -71,6 +86,23 @@ def test_adapters_of_some_experts(model, backend, tmp_path):
         engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
         agree(np.stack([engine.forward([token], cache) for token in TEXTS[1][-3:]]), wanted[-3:])
         agree(engine.forward(TEXTS[1], all_positions=True), wanted)
+
+
+def test_adapters_of_experts_in_several_formats(backend, tmp_path, monkeypatch):
+    """Expert 1 of each layer has its matrices in float16, so each kind is two arrays."""
+    plain = Experts.look_up
+
+    def look_up(self, number):
+        found = plain(self, number)
+        return {part: each.astype(np.float16) for part, each in found.items()} if number == 1 else found
+
+    adapter = write_peft("mixtral", tmp_path / "adapter")
+    wanted = wanted_of("mixtral", tmp_path / "merged", (RANK, ALPHA / RANK))
+    monkeypatch.setattr(Experts, "look_up", look_up)
+    with open_engine(DATA / "mixtral", backend, adapter=adapter) as engine:
+        assert "experts.gate_up.1" in engine.model.on_device.layers[0].enter().weights
+        for found, logits in zip(logits_of(engine), wanted, strict=True):
+            assert np.abs(found - logits).max() <= 2e-3 * np.ptp(logits)  # rounding to float16
 
 
 def test_adapters_are_switched_and_only_they_are_uploaded(backend, tmp_path):
