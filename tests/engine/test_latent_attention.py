@@ -43,7 +43,7 @@ from benchmarks.synthetic_models import Shape, write_model
 from tests.engine import test_adapters
 from tests.files.test_quantize import with_tokenizer
 from tests.support.engines.company import alone, in_company
-from tests.support.models import tiny_gguf
+from tests.support.models import lora_files, tiny_gguf
 from tests.support.models.config_files import gguf_file
 from tests.support.models.tiny_models import DATA, reference, texts
 
@@ -179,14 +179,14 @@ def test_gguf_files_of_glm_may_lack_the_function_of_the_router(values, scores, t
 
 def test_adapters_change_all_matrices_but_those_of_latents(tmp_path, monkeypatch):
     """Which multiply queries here. Rows of queries have the same order in folders and GGUF files."""
-    whole = test_adapters.write_peft("deepseek_v2_lite", tmp_path / "whole")
+    whole = lora_files.write_peft("deepseek_v2_lite", tmp_path / "whole")
     with pytest.raises(ModelFileError, match=r"kv_b_proj is unknown, expected A and B"):
         open_engine(DATA / "deepseek_v2_lite", adapter=whole)
-    changed = test_adapters.is_changed
-    monkeypatch.setattr(test_adapters, "is_changed", lambda n, v: changed(n, v) and "kv_b" not in n)
-    adapter = test_adapters.write_peft("deepseek_v2_lite", tmp_path / "adapter")
-    scale = test_adapters.ALPHA / test_adapters.RANK
-    merged = test_adapters.merged("deepseek_v2_lite", tmp_path / "merged", (test_adapters.RANK, scale))
+    changed = lora_files.is_changed
+    monkeypatch.setattr(lora_files, "is_changed", lambda n, v: changed(n, v) and "kv_b" not in n)
+    adapter = lora_files.write_peft("deepseek_v2_lite", tmp_path / "adapter")
+    scale = lora_files.ALPHA / lora_files.RANK
+    merged = lora_files.merged("deepseek_v2_lite", tmp_path / "merged", (lora_files.RANK, scale))
     wanted = test_adapters.logits_of(merged)
     for path in (DATA / "deepseek_v2_lite", tiny_gguf.write_gguf("deepseek_v2_lite", tmp_path / "x.gguf")):
         assert test_adapters.same(test_adapters.logits_of(path, adapter=adapter), wanted)

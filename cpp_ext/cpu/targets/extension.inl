@@ -55,8 +55,9 @@ template <class F>  // parts of products with fewer rows may begin within a band
 constexpr int64_t kFewestInterleavedRows = kFewestRows<F> > kDecodeRows ? kFewestRows<F> : kDecodeRows + 1;
 #else
 template <class F>
-constexpr int64_t kFewestRows = 4,
-                  kFewestInterleavedRows = kDecodeRows + 1;
+constexpr int64_t kFewestRows = 4;
+template <class F>
+constexpr int64_t kFewestInterleavedRows = kDecodeRows + 1;
 template <class F>
 void many_stored_rows(const LinearPart& part) {
   stored::by_panels256<F>(part);

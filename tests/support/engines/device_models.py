@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def running(name: str) -> str:
     if why_not := registry.open_backend(name).why_not:
         assert name not in REQUIRED, why_not
         pytest.skip(why_not)
+    gc.collect()  # what tests before this one left on the device would be freed, and counted, during it
     return name
 
 
