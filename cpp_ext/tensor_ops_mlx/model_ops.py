@@ -67,11 +67,16 @@ class DeviceOps(OpMethods):
         self._extensions: dict[str, Any] = {
             "assign": self.assign,
             "append": self.append,
+            "forget": self.forget,
             "cached_attention": self._cached_attention,
             "device_experts": Experts(self),
             "device_recurrence": Recurrence(self),
             "start": self.start,
         }
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing of what was computed."""
         self._last: tuple[Any, ...] = (None, 0, None)  # what was multiplied last: x, its version, the weight
         self._product: Any = None
 
@@ -240,7 +245,7 @@ class DeviceOps(OpMethods):
 
     def append(self, kept: Array, start: int, keys: Array, values: Array) -> None:
         """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache."""
-        self._last, self._product = (None, 0, None), None
+        self.forget()
         new = mx.stack([keys.value, values.value]).swapaxes(1, 2)
         new = _to_blocks(new) if kept.dtype == np.uint8 else new.astype(mlx_dtype(kept.dtype))
         kept[:, :, start : start + new.shape[2]].write(new)

@@ -33,7 +33,7 @@ class FusedOps(DeviceOps):
         self._later: list[weakref.ref[Tensor]] = []  # tensors that have something pending
         self._products: Products | None = None
         self._queries: weakref.ref[Tensor] | None = None  # that the next `append` may compute
-        self._extensions["append"] = self.append
+        self._extensions |= {"append": self.append, "forget": self.forget}
         self.combine_now: Callable[..., Tensor] = lambda *given: DeviceOps.combine(self, *given)
         self.layer_norm_now = self._method("layer_norm")
         self.add_norm_now = self._method("add_rms_norm")
@@ -52,6 +52,10 @@ class FusedOps(DeviceOps):
         tensor.postpone(pending)
         self._later.append(weakref.ref(tensor))
         return tensor
+
+    def forget(self) -> None:
+        """Keep nothing of what was computed: the last products keep their x and weights in memory."""
+        self._products = None
 
     def _before_write(self, to: Tensor) -> None:
         """Compute what is pending and reads these values; forget products of these values, or in them."""

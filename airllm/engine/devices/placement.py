@@ -121,6 +121,8 @@ class OnDevice:
         self._parts.clear()
         self._adapters = PlacedAdapters({}, self.device)
         self._norm = self._output = self._embedding = self._inputs = None
+        if forget := self.device.extension("forget"):
+            forget()
 
     @contextmanager
     def faults(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Whole models on a device: their logits are those of transformers, and what crosses the bus is counted."""
 
 import dataclasses
+import gc
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,6 +85,23 @@ def test_kernels_of_gpus_compute_whole_models_too(kernels_of_gpus, tmp_path):
     with open_engine(path, "opencl") as engine:
         agree(engine.forward(TEXTS[1][:-4], cache := engine.new_cache()), wanted[-5])
         agree(np.stack([engine.forward([token], cache) for token in TEXTS[1][-4:]]), wanted[-4:])
+
+
+@pytest.mark.parametrize("name", ("llama2", "falcon_h1", "qwen2_moe", "deepseek_v3"))
+def test_a_closed_model_leaves_nothing_on_the_device(name, backend):
+    """At once, and not when Python looks for cycles: another model may need the memory. The ops kept the last
+    products, of Falcon-H1 with their weight.
+    """
+    before = counts(backend)
+    gc.disable()
+    try:
+        with open_engine(DATA / name, backend) as engine:
+            engine.forward(TEXTS[1][:-1], cache := engine.new_cache())
+            engine.forward(TEXTS[1][-1:], cache)
+        del engine, cache
+        assert (counts(backend) - before).resident == 0
+    finally:
+        gc.enable()
 
 
 def test_work_groups_beside_each_other_have_local_memory_of_their_own(kernels_of_gpus):
