@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from airllm.memory.cache_layout import device_room
-from airllm.memory.kv_cache import Cache, LayerCache
+from airllm.memory.kv_cache import Cache
+from airllm.memory.layer_cache import LayerCache
 
 _FEW = 16  # tokens of all layers that come from a device together
 _STEP = 256  # tokens: the room of an array is a multiple of this, unless the cache's is less
@@ -29,13 +30,14 @@ def move_cache(cache: Cache, on_device: Any, tokens: int, first: int = 0) -> Non
 
 def _move_states(cache: Cache, on_device: Any, first: int) -> None:
     """Bring the recurrent states to the device; of a sequence without tokens, they are zeros."""
-    there, host = set(cache.states_on_device()), cache.host_states()
+    states = cache.recurrent
+    there, host = set(states.on_device()), states.in_host_memory()
     for layer in (layer for layer in cache.layout.recurrent if layer >= first and layer not in there):
         moved = [tuple(on_device.empty(each.shape, each.dtype) for each in of[layer]) for of in host]
-        for number in cache.valid_states:
+        for number in states.valid:
             for to, given in zip(moved[number], host[number][layer], strict=True):
                 on_device.assign(to, given if cache.length else 0)
-        cache.put_states(layer, moved)
+        states.put(layer, moved)
 
 
 def device_bytes(cache: Cache, first: int, tokens: int) -> int:
@@ -49,7 +51,7 @@ def device_bytes(cache: Cache, first: int, tokens: int) -> int:
         if there or tokens:
             each = sum(array[:, :, :1].nbytes for array in kept)
             total += each * (_room(rows, tokens, most) if grows else room)
-    states, there_too = cache.layout.layer_state_bytes, cache.states_on_device()
+    states, there_too = cache.layout.layer_state_bytes, cache.recurrent.on_device()
     return total + sum(states[i] for i in states if i >= first and (tokens or i in there_too))
 
 

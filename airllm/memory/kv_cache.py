@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from operator import index
 from typing import Any
 
@@ -16,39 +15,15 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import MOST
 from airllm.files import pages
 from airllm.formats import Quantized
-from airllm.memory.cache_layout import BACK, PASS, STATES, STEP, CacheLayout, Part, row_items
+from airllm.memory.cache_layout import BACK, PASS, STATES, STEP, CacheLayout, Part
+from airllm.memory.layer_cache import LayerCache
+from airllm.memory.recurrent_states import Arrays, RecurrentStates
 
 _RELEASE = 256  # tokens: `truncate` releases the memory of this many, since each release has a cost
-
-Arrays = tuple[np.ndarray, ...]
 
 
 class ContextFull(ValueError):
     """A sequence would become longer than its cache has room for."""
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """A layer's views of a cache: `keys` and `values` (kv_heads, room, row); `both` (2, kv_heads, room, row)
-    if they are equally wide. `arrays`: what has them, (1 or 2, kv_heads, room, row) each. `is_ring`: it has
-    only the last tokens. `latent`: if not 0, values are the first so many values of keys.
-    """
-
-    keys: np.ndarray
-    values: np.ndarray
-    both: np.ndarray | None
-    arrays: Arrays
-    is_ring: bool
-    latent: int = 0
-
-    @classmethod
-    def of(cls, arrays: Arrays, is_ring: bool, latent: int, dtype: str) -> LayerCache:
-        """The views of a layer's arrays."""
-        first, last = arrays[0], arrays[-1]
-        if latent:
-            inner = row_items(latent, dtype)
-            return cls(first[0], first[0][..., :inner], None, arrays, is_ring, latent)
-        return cls(first[0], last[-1], first if len(arrays) == 1 else None, arrays, is_ring)
 
 
 class Cache:
@@ -74,9 +49,7 @@ class Cache:
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self.arrays = self._map_arrays()
         self._of_layer = self.host_layers()
-        self._states = self.host_states()
-        self._now = self._mark = 0  # which of the recurrent states are those of all tokens, and of `marked`
-        self.marked = 0
+        self.recurrent = RecurrentStates(self.layout.recurrent, self._map_states())
 
     def _map_arrays(self) -> list[Arrays]:
         """The arrays of each part."""
@@ -101,22 +74,11 @@ class Cache:
         own, latent = tuple(each[place] for each in arrays), part.value_dim * part.latent
         return LayerCache.of(own, self.layout.is_ring(part), latent, self.dtype)
 
-    def host_states(self) -> list[dict[int, Arrays]]:
-        """The recurrent states of the layers as they are in host memory: several, so that a pass reads one
-        and writes another.
-        """
-        at, found = self._start + self.layout.states_at, list[dict[int, Arrays]]()
+    def _map_states(self) -> np.ndarray:
+        """The memory of the recurrent states: (states, floats)."""
         floats = self.layout.state_bytes // STATES // 4
-        self._all_states = np.ndarray((STATES, floats), np.float32, self._map, at if floats else 0)
-        for _ in range(STATES):
-            found.append({})
-            for layer, shapes in self.layout.recurrent.items():
-                arrays = []
-                for shape in shapes:
-                    arrays.append(np.ndarray(shape, np.float32, self._map, at))
-                    at += arrays[-1].nbytes
-                found[-1][layer] = tuple(arrays)
-        return found
+        at = self._start + self.layout.states_at if floats else 0
+        return np.ndarray((STATES, floats), np.float32, self._map, at)
 
     @property
     def length(self) -> int:
@@ -142,10 +104,8 @@ class Cache:
 
     @property
     def native_states(self) -> tuple[np.ndarray, int, int] | None:
-        """What native calls take of recurrent layers: all states (states, floats), and which is that before
-        the next pass and after it. None if there are no such layers.
-        """
-        return (self._all_states, self._now, self._next) if self.layout.recurrent else None
+        """What native calls take of recurrent layers; None if there are none."""
+        return self.recurrent.native if self.layout.recurrent else None
 
     def _parts(self) -> Iterator[tuple[Part, Arrays]]:
         return zip(self.layout.parts, self.arrays, strict=True)
@@ -198,31 +158,15 @@ class Cache:
         """How many of the first tokens a layer lacks."""
         return self.dropped if self._of_layer[layer].is_ring else 0
 
-    def states(self, layer: int) -> tuple[Arrays, Arrays]:
-        """A layer's recurrent state after the last token, and the arrays for that after the tokens of a pass:
-        `extend` makes them valid.
-        """
-        return self._states[self._now][layer], self._states[self._next][layer]
-
-    def put_states(self, layer: int, states: Sequence[Arrays]) -> None:
-        """Keep a layer's recurrent states in other arrays from now on, such as those on a device."""
-        for kept, arrays in zip(self._states, states, strict=True):
-            kept[layer] = arrays
-
     @property
-    def valid_states(self) -> set[int]:
-        """Which of the recurrent states mean something: that of all tokens, and that of `marked`."""
-        return {self._now, self._mark} if self.marked else {self._now}
-
-    @property
-    def _next(self) -> int:
-        """Which of the recurrent states the next pass writes."""
-        return next(i for i in range(STATES) if i not in self.valid_states)
+    def marked(self) -> int:
+        """How many of the first tokens have a recurrent state to go back to."""
+        return self.recurrent.marked
 
     def mark(self) -> None:
         """Keep the recurrent state, if there is one, so that `truncate` can go back to this length."""
         if self.layout.recurrent:
-            self._mark, self.marked = self._now, self.length
+            self.recurrent.mark(self.length)
 
     def append(
         self,
@@ -314,7 +258,7 @@ class Cache:
     def extend(self, tokens: list[int]) -> None:
         """Mark these tokens as valid: what they leave is in all layers."""
         self.tokens += tokens
-        self._now = self._next
+        self.recurrent.advance()
 
     def cut(self, length: int) -> int:
         """The length that `truncate(length)` leaves: 0 if that is less than `shortest`."""
@@ -329,11 +273,11 @@ class Cache:
         """
         self._most = max(self._most, self.length)
         if (left := self.cut(length)) < self.length:
-            self._now = self._mark
+            self.recurrent.go_back()
         del self.tokens[left:]
         if not self.tokens:
-            self.dropped = self.marked = 0
-            self._clear_states()
+            self.dropped = 0
+            self.recurrent.clear()
         if self._most - self.length >= _RELEASE:
             self.release()
 
@@ -350,7 +294,7 @@ class Cache:
             self._copy_layers(other, length)
         else:
             self._copy_runs(other, length)
-        self._copy_states(other, other._now if length == other.length else other._mark)
+        self.recurrent.copy(other.recurrent, length == other.length)
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
         self.mark()
@@ -359,14 +303,10 @@ class Cache:
         """The layers whose keys and values are in arrays on a device: `put_layer`."""
         return [i for i, layer in self._of_layer.items() if not isinstance(layer.keys, np.ndarray)]
 
-    def states_on_device(self) -> list[int]:
-        """The layers whose recurrent states are in arrays on a device: `put_states`."""
-        return [i for i, arrays in self._states[0].items() if not isinstance(arrays[0], np.ndarray)]
-
     @property
     def is_on_device(self) -> bool:
         """Whether a layer's keys and values, or its states, are in arrays on a device."""
-        return bool(self.on_device() or self.states_on_device())
+        return bool(self.on_device() or self.recurrent.on_device())
 
     def leave_device(self) -> None:
         """Drop all tokens, and keep those that come in host memory."""
@@ -375,30 +315,13 @@ class Cache:
 
     def fetch_layers(self) -> None:
         """Bring keys, values and states that are on a device to host memory, and keep them there."""
-        there, views, states = self.on_device(), self.host_layers(), self.host_states()
+        there, views = self.on_device(), self.host_layers()
         for layer in there:
             kept, rows = self.layer(layer), self.length - self.dropped_of(layer)
             np.copyto(views[layer].keys[:, :rows], np.asarray(kept.keys[:, :rows]))
             np.copyto(views[layer].values[:, :rows], np.asarray(kept.values[:, :rows]))
-        for number in self.valid_states:
-            self.fetch_states(number, states)
-        self._of_layer, self._states = views, states
-
-    def fetch_states(self, number: int, to: list[dict[int, Arrays]]) -> None:
-        """Copy one of the states of the layers on a device to those of `host_states`."""
-        for layer in self.states_on_device():
-            for host, kept in zip(to[number][layer], self._states[number][layer], strict=True):
-                np.copyto(host, np.asarray(kept))
-
-    def _copy_states(self, other: Cache, number: int) -> None:
-        """Make one of another cache's states the next one, each where it is."""
-        there = other.states_on_device()
-        for layer in self.layout.recurrent:
-            given = other._states[number][layer]
-            if layer in there and layer not in self.states_on_device():
-                self.put_states(layer, [tuple(map(np.empty_like, given)) for _ in range(STATES)])
-            for after, state in zip(self.states(layer)[1], given, strict=True):
-                np.copyto(after, state)
+        self._of_layer = views
+        self.recurrent.leave_device(fetched=False)
 
     def _copy_layers(self, other: Cache, length: int) -> None:
         """Copy layer by layer, each where it is."""
@@ -421,13 +344,6 @@ class Cache:
     def _has_windows(self, length: int) -> bool:
         """Whether layers with a window have what the next token after this length sees."""
         return not self.dropped or length >= self.dropped + self.layout.window - 1
-
-    def _clear_states(self) -> None:
-        """Zeros, in host memory: the next pass brings them to a device, if its states are there."""
-        self._states = self.host_states()
-        for arrays in self._states[self._now].values():
-            for array in arrays:
-                array.fill(0)
 
     def release(self) -> None:
         """Give the memory after the last token back to the system. A file keeps its contents."""

@@ -25,7 +25,6 @@ import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.memory import file_lock
-from airllm.memory.cache_layout import STATES
 from airllm.memory.device_cache import fetch_rows
 from airllm.memory.kv_cache import Cache
 
@@ -77,12 +76,10 @@ class FileCache(Cache):
             raise CacheFileError(self.path, found, f"0 to {config.vocabulary - 1}")
         if not self._may_lack(dropped, length):
             raise CacheFileError(self.path, f"lacks the first {dropped} of {length} tokens", "fewer")
-        now, mark, marked = states & 3, states >> 2 & 3, states >> 4
-        if max(now, mark) >= STATES or marked > length:
-            raise CacheFileError(self.path, f"has state {states:#x} of {length} tokens", "another")
         super().extend(ids.tolist())
         self.long, self.dropped = bool(long), dropped
-        self._now, self._mark, self.marked = now, mark, marked
+        if not self.recurrent.restore(states, length):
+            raise CacheFileError(self.path, f"has state {states:#x} of {length} tokens", "another")
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.path}>"
@@ -90,8 +87,8 @@ class FileCache(Cache):
     def extend(self, tokens: list[int]) -> None:
         if self.on_device():
             fetch_rows(self, len(tokens))
-        if self.states_on_device():
-            self.fetch_states(self._next, self.host_states())
+        if self.recurrent.on_device():
+            self.recurrent.fetch(self.recurrent.next)
         self._ids[self.length : self.length + len(tokens)] = tokens
         super().extend(tokens)
         self._write_length()
@@ -119,11 +116,12 @@ class FileCache(Cache):
 
     def fetch_layers(self) -> None:
         """Keep keys, values and states in the file alone from now on: it has them."""
-        self._of_layer, self._states = self.host_layers(), self.host_states()
+        self._of_layer = self.host_layers()
+        self.recurrent.leave_device(fetched=True)
 
     def _write_length(self) -> None:
-        states = self._now | self._mark << 2 | self.marked << 4
-        _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long, self.dropped, states)
+        state = self.recurrent.word
+        _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long, self.dropped, state)
 
     def _allocate(self, nbytes: int) -> tuple[mmap.mmap, int]:
         start = _HEADER + -(-4 * self.capacity // _HEADER) * _HEADER

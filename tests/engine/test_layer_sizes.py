@@ -173,22 +173,22 @@ RECURRENT = config(vocabulary=9, recurrent=Counter(), recurrent_layers=(True, Fa
 
 def test_a_recurrent_state_follows_a_pass():
     cache = Cache(RECURRENT, 60, "f32", windowed=True)
-    assert [each.shape for each in cache.states(0)[0]] == [(3, 4), (5,)]
+    assert [each.shape for each in cache.recurrent.of(0)[0]] == [(3, 4), (5,)]
     assert cache.layout.shapes == [[(1, 2, 2, 60, 32)]]
     assert cache.layout.nbytes == 60 * cache.layout.token_bytes() + 3 * 4 * (12 + 5)
     for value in (1, 2):
-        before, after = cache.states(0)
+        before, after = cache.recurrent.of(0)
         assert all(np.all(array == value - 1) for array in before)
         for array in after:
             array[...] = value
         if value == 2:  # a pass that failed leaves the state as it was
-            assert all(np.all(array == 1) for array in cache.states(0)[0])
+            assert all(np.all(array == 1) for array in cache.recurrent.of(0)[0])
         cache.extend([7])
-    assert all(np.all(array == 2) for array in cache.states(0)[0])
+    assert all(np.all(array == 2) for array in cache.recurrent.of(0)[0])
 
 
 def after(cache, tokens, value):
-    for array in cache.states(0)[1]:
+    for array in cache.recurrent.of(0)[1]:
         array[...] = value
     cache.extend(tokens)
     return cache
@@ -198,25 +198,25 @@ def test_a_recurrent_state_goes_back_to_its_mark_alone():
     cache = after(Cache(RECURRENT, 60), [1, 2, 3], 5)
     assert (cache.shortest, cache.cut(2), cache.cut(3), cache.cut(9)) == (3, 0, 3, 3)
     cache.truncate(3)
-    assert cache.length == 3 and np.all(cache.states(0)[0][0] == 5)
+    assert cache.length == 3 and np.all(cache.recurrent.of(0)[0][0] == 5)
     copy = after(Cache(RECURRENT, 60), [8], 1)
     with pytest.raises(ValueError, match="a prefix of 2 tokens of a cache of 3, expected 3 or 3"):
         copy.copy_prefix(cache, 2)
     copy.copy_prefix(cache, 3)
     cache.truncate(2)
-    assert cache.length == 0 and np.all(cache.states(0)[0][0] == 0)
-    assert copy.tokens == [1, 2, 3] and np.all(copy.states(0)[0][1] == 5)
+    assert cache.length == 0 and np.all(cache.recurrent.of(0)[0][0] == 0)
+    assert copy.tokens == [1, 2, 3] and np.all(copy.recurrent.of(0)[0][1] == 5)
     for length in (4, 5):
         after(copy, [length], length)
     assert (copy.shortest, copy.cut(2), copy.cut(3), copy.cut(4), copy.cut(5)) == (3, 0, 3, 3, 5)
     cache.copy_prefix(copy, 3)
-    assert np.all(cache.states(0)[0][0] == 5) and np.all(copy.states(0)[0][0] == 5)
+    assert np.all(cache.recurrent.of(0)[0][0] == 5) and np.all(copy.recurrent.of(0)[0][0] == 5)
     copy.truncate(4)
-    assert copy.length == 3 and np.all(copy.states(0)[0][0] == 5)
+    assert copy.length == 3 and np.all(copy.recurrent.of(0)[0][0] == 5)
     after(copy, [6], 7).mark()
     after(copy, [6], 8)
     copy.truncate(4)
-    assert copy.length == 4 and np.all(copy.states(0)[0][0] == 7)
+    assert copy.length == 4 and np.all(copy.recurrent.of(0)[0][0] == 7)
 
 
 def test_a_recurrent_state_is_stored(tmp_path):
@@ -225,18 +225,18 @@ def test_a_recurrent_state_is_stored(tmp_path):
         after(cache, tokens, value)
         del cache
     cache = FileCache(RECURRENT, 60, "f16", tmp_path, "talk", "whose")
-    assert cache.tokens == [1, 2] and np.all(cache.states(0)[0][0] == 4)
+    assert cache.tokens == [1, 2] and np.all(cache.recurrent.of(0)[0][0] == 4)
     cache.mark()
     after(cache, [3], 6)
     del cache
     cache = FileCache(RECURRENT, 60, "f16", tmp_path, "talk", "whose")
-    assert cache.marked == 2 and np.all(cache.states(0)[0][0] == 6)
+    assert cache.marked == 2 and np.all(cache.recurrent.of(0)[0][0] == 6)
     cache.truncate(2)
-    assert cache.tokens == [1, 2] and np.all(cache.states(0)[0][0] == 4)
+    assert cache.tokens == [1, 2] and np.all(cache.recurrent.of(0)[0][0] == 4)
     cache.truncate(1)
     del cache
     cache = FileCache(RECURRENT, 60, "f16", tmp_path, "talk", "whose")
-    assert not cache.tokens and np.all(cache.states(0)[0][0] == 0)
+    assert not cache.tokens and np.all(cache.recurrent.of(0)[0][0] == 0)
 
 
 class Process:

@@ -39,7 +39,7 @@ def short_conv(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> n
     inner = before * inner
     found = np.empty_like(inner)
     for part in rows:
-        (state,), (next_state,) = part.cache.states(layer.index)
+        (state,), (next_state,) = part.cache.recurrent.of(layer.index)
         convolve(part.of(inner), layer["short_conv.filter"], state, next_state, part.of(found))
     return ops.linear(np.multiply(found, after, out=found), layer["short_conv.output"])
 
@@ -68,7 +68,7 @@ def delta_rule(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> n
     log_decay = layer["delta.decay"] * np.logaddexp(np.float32(0), steps)  # of softplus
     found = np.empty((len(x), a.value_heads, a.value_dim), np.float32)
     for part in rows:
-        (before, state), (next_before, next_state) = part.cache.states(layer.index)
+        (before, state), (next_before, next_state) = part.cache.recurrent.of(layer.index)
         mixed = np.empty_like(part.of(inputs))
         convolve(part.of(inputs), layer["delta.filter"], before, next_before, mixed)
         q, k, v = _heads(a, ops.silu(mixed))
@@ -116,7 +116,7 @@ def mamba2(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.nd
     log_decay = layer["mamba.decay"] * steps
     found = np.empty((len(x), a.heads, a.head_dim), np.float32)
     for part in rows:
-        (before, state), (next_before, next_state) = part.cache.states(layer.index)
+        (before, state), (next_before, next_state) = part.cache.recurrent.of(layer.index)
         mixed = np.empty_like(part.of(inputs))
         convolve(part.of(inputs), layer["mamba.filter"], before, next_before, mixed)
         if a.filter_bias:

@@ -97,7 +97,7 @@ def _by_sequence(layer: Layer, rows: Sequence[Rows], mix: Callable[..., Any]) ->
     """What `mix` makes of the rows of each sequence and of its states."""
     found = []
     for part in rows:
-        before, after = part.cache.states(layer.index)
+        before, after = part.cache.recurrent.of(layer.index)
         found.append(mix(part, *zip(before, after, strict=True)))
     return np.concatenate(found)
 

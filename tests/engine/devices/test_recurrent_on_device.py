@@ -37,7 +37,7 @@ def test_what_crosses_the_bus_per_token(name, backend):
         opened = (counts(backend) - before).resident
         engine.forward(TEXTS[0][:-4], cache := engine.new_cache())
         states = cache.layout.state_bytes
-        assert cache.states_on_device() == list(cache.layout.recurrent) != []
+        assert cache.recurrent.on_device() == list(cache.layout.recurrent) != []
         assert (counts(backend) - before).resident >= opened + states
         engine.forward(TEXTS[0][-4:-3], cache)
         for token in TEXTS[0][-3:]:
@@ -124,7 +124,7 @@ def test_a_copy_of_a_beginning_has_states_of_its_own(name, backend):
         for length in (64, 100):
             other = engine.new_cache()
             other.copy_prefix(cache, length)
-            assert other.states_on_device() == cache.states_on_device()
+            assert other.recurrent.on_device() == cache.recurrent.on_device()
             agree(engine.forward(TEXT[length:], other), wanted[-1])
         agree(engine.forward(TEXT[100:], cache), wanted[-1])
 
