@@ -61,7 +61,7 @@ SANITIZERS = {
             *(
                 "tests/ops/test_linear.py",
                 "tests/engine/native_calls",
-                "tests/engine/test_persistent_kernel.py",
+                "tests/engine/persistent_kernel",
             ),
             *("tests/files/test_gguf_file.py", "tests/files/test_safetensors_folder.py"),
             # the others end processes, and take memory, on purpose
@@ -83,7 +83,7 @@ SANITIZERS = {
         log="TSAN_OPTIONS",
         tests=[
             *("tests/sanitized_threads.py", "tests/ops/test_linear.py", "tests/ops/test_attention_arrays.py"),
-            *("tests/engine/native_calls", "tests/engine/test_persistent_kernel.py"),
+            *("tests/engine/native_calls", "tests/engine/persistent_kernel"),
             *("tests/engine/scheduling", "tests/memory/test_larger_than_memory.py"),
         ],
         # libgomp waits by calls of the system, which the sanitizer does not see
