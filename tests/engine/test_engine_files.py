@@ -19,7 +19,7 @@ from airllm.files import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.text.chat_template import open_chat_template
 from airllm.text.open_tokenizer import open_tokenizer
-from tests.support.models import tiny_gguf, tiny_models
+from tests.support.models import tiny_gguf, tiny_gguf_names, tiny_gguf_tensors, tiny_models
 from tests.support.models.tiny_models import DATA, SHORT, reference
 
 EXACT = 2e-4
@@ -149,7 +149,7 @@ def test_qwen_vl_had_no_part_for_text(tmp_path, model_type):
     ),
 )
 def test_the_same_by_another_architecture_of_gguf(tmp_path, monkeypatch, name, kind, architecture):
-    monkeypatch.setitem(tiny_gguf._ARCHITECTURES, kind, architecture)
+    monkeypatch.setitem(tiny_gguf_names.ARCHITECTURES, kind, architecture)
     assert far(tiny_gguf.write_gguf(name, tmp_path / "model.gguf"), name) < EXACT
 
 
@@ -183,8 +183,8 @@ def test_an_architecture_that_is_not_known(tmp_path):
     path = copy_of("llama2", tmp_path, lambda config: {**config, "model_type": "mamba"})
     raises(path, "config.json: key model_type has value 'mamba', expected one of bert, cohere2, ")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tiny_gguf._ARCHITECTURES, "llama", "mamba")
-        patch.setattr(tiny_gguf, "gguf_name", lambda config, name: name)
+        patch.setitem(tiny_gguf_names.ARCHITECTURES, "llama", "mamba")
+        patch.setattr(tiny_gguf_tensors, "gguf_name", lambda config, name: name)
         path = tiny_gguf.write_gguf("llama2", tmp_path / "mamba.gguf")
     raises(path, "key general.architecture has value 'mamba', expected one of bert, cohere2, ")
 
@@ -269,7 +269,7 @@ def test_a_rotation_that_cannot_be_computed(tmp_path):
 
 
 def test_factors_of_another_length(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiny_gguf, "_llama3_factors", lambda config: np.ones(7, np.float32))
+    monkeypatch.setattr(tiny_gguf_tensors, "_llama3_factors", lambda config: np.ones(7, np.float32))
     path = tiny_gguf.write_gguf("llama3", tmp_path / "model.gguf")
     raises(path, r"tensor rope_freqs.weight has shape \(7,\), expected \(8,\)")
 

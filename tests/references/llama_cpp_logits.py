@@ -3,9 +3,9 @@
     npm install --omit=optional --ignore-scripts node-llama-cpp @node-llama-cpp/linux-x64
     python -m tests.references.llama_cpp_logits FOLDER_WITH_NODE_MODULES [--written] [NAME ...]
 
-So the keys, names and layouts of tests/support/models/tiny_gguf.py are llama.cpp's and, with --written, those
-of the files that airllm makes of folders. Only float32 files: it computes with activations of 8 bits where
-weights are in blocks.
+So the keys, names and layouts of tests/support/models/tiny_gguf*.py are llama.cpp's and, with --written,
+those of the files that airllm makes of folders. Only float32 files: it computes with activations of 8 bits
+where weights are in blocks.
 """
 
 from __future__ import annotations

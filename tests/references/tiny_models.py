@@ -31,7 +31,7 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors import safe_open
 
 from airllm.formats import FORMATS
-from tests.support.models import tiny_gguf, tiny_models
+from tests.support.models import tiny_gguf, tiny_gguf_names, tiny_gguf_tensors, tiny_models
 from tests.support.models.tiny_models import DATA, FOLDERS, K_CONFIG, K_MODEL, LOGITS, VOCABULARY
 
 SIZES = {
@@ -131,10 +131,10 @@ def in_blocks(name: str) -> Any:
     """The model with the values that its GGUF file in block formats holds."""
     model = model_of(name)
     config, tensors = tiny_models.read_folder(name)
-    for each, values in tiny_gguf.apart(config, tensors).items():
-        if not tiny_gguf.is_text(each):
+    for each, values in tiny_gguf_tensors.apart(config, tensors).items():
+        if not tiny_gguf_names.is_text(each):
             continue
-        kind = tiny_gguf.block_kind(tiny_gguf.gguf_name(config, each), values.shape)
+        kind = tiny_gguf.block_kind(tiny_gguf_names.gguf_name(config, each), values.shape)
         if kind != Kind.F32:
             values[:] = gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
     return _loaded(model, tensors)

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
-from tests.support.models import published, tiny_gguf, tiny_models
+from tests.support.models import published, tiny_gguf_names, tiny_gguf_tensors, tiny_models
 from tests.support.models.tiny_models import DATA, read_folder
 
 RANK, ALPHA = 3, 5.0
@@ -45,7 +45,7 @@ def write_peft(model: str, path: Path, rank: int = RANK, **config: Any) -> Path:
 def write_lora(model: str, path: Path, **keys: Any) -> Path:
     """The same adapter as a GGUF file: rows of queries and keys as the architecture's files have them."""
     config, tensors = read_folder(model)
-    architecture = tiny_gguf.architecture_of(config)
+    architecture = tiny_gguf_names.architecture_of(config)
     writer = gguf.GGUFWriter(path, keys.pop("architecture", architecture))
     writer.add_type(keys.pop("type", "adapter"))
     writer.add_string("adapter.type", "lora")
@@ -53,10 +53,10 @@ def write_lora(model: str, path: Path, **keys: Any) -> Path:
     for name, values in tensors.items():
         if is_changed(name, values):
             a, b = low_rank(name, values.shape)
-            stored = tiny_gguf.gguf_name(config, name)
+            stored = tiny_gguf_names.gguf_name(config, name)
             writer.add_tensor(f"{stored}.lora_a", a)
             writer.add_tensor(
-                f"{stored}.lora_b", np.ascontiguousarray(tiny_gguf.in_llama_cpp(config, name, b))
+                f"{stored}.lora_b", np.ascontiguousarray(tiny_gguf_tensors.in_llama_cpp(config, name, b))
             )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

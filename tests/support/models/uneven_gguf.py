@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from tests.support.models.tiny_gguf import _write_vocabulary, _written
+from tests.support.models.tiny_gguf_keys import close_file, write_vocabulary
 from tests.support.models.tiny_models import VOCABULARY
 
 WIDTH, HEAD_DIM, CONTEXT = 64, 32, 600
@@ -28,12 +28,12 @@ def write_uneven(path: Path, **lists: list[int]) -> Path:
     writer.add_value_length(HEAD_DIM)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(1e4)
-    _write_vocabulary(writer)
+    write_vocabulary(writer)
     rng = np.random.default_rng(2)
     for name, shape in _shapes().items():
         spread = 0.5 + rng.random(shape) if "norm" in name else rng.standard_normal(shape) / shape[-1] ** 0.5
         writer.add_tensor(name, spread.astype(np.float32))
-    return _written(writer, path)
+    return close_file(writer, path)
 
 
 def _shapes() -> dict[str, tuple[int, ...]]:

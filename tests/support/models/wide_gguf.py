@@ -13,7 +13,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from airllm import tensor_ops
-from tests.support.models.tiny_gguf import _ARCHITECTURES, _write_config, _write_vocabulary, _written
+from tests.support.models.tiny_gguf_keys import close_file, write_config, write_vocabulary
+from tests.support.models.tiny_gguf_names import ARCHITECTURES
 from tests.support.models.tiny_models import DATA, VOCABULARY
 
 CONTEXT, WINDOW = 4096, 100
@@ -35,15 +36,15 @@ def write_wide(name: str, path: Path, kind: Kind = Kind.Q4_0) -> Path:
         config["moe_intermediate_size"] = WIDE
     if experts := "num_local_experts" in config:
         config |= {"num_local_experts": EXPERTS, "num_experts_per_tok": 2}
-    writer = gguf.GGUFWriter(path, _ARCHITECTURES[config["model_type"]])
-    _write_config(writer, config)
-    _write_vocabulary(writer)
+    writer = gguf.GGUFWriter(path, ARCHITECTURES[config["model_type"]])
+    write_config(writer, config)
+    write_vocabulary(writer)
     rng = np.random.default_rng(1)
     for each, shape in _shapes(name, config, experts).items():
         values = _values(rng, each, shape)
         stored = kind if len(shape) > 1 and "ffn_gate_inp" not in each and "bias" not in each else Kind.F32
         writer.add_tensor(each, _quantize(values, stored), raw_dtype=stored)
-    return _written(writer, path)
+    return close_file(writer, path)
 
 
 def _quantize(values: np.ndarray, kind: Kind) -> np.ndarray:
