@@ -35,7 +35,13 @@ def text(form: str, family: str) -> str:
             before.append(f"#define {kind}_ALONE\n")
     if form == "cpu":
         before.append("#define ONE_WORK_ITEM\n")
-    return "".join(before) + _resolve_includes(folder() / FORMS[form] / f"{name}.h")
+    return "".join(before) + _resolve_includes(_file_of(form, name))
+
+
+def _file_of(form: str, family: str) -> Path:
+    """The file of a family. It is in the folder of its subject; no two folders have files of one name."""
+    (path,) = (folder() / FORMS[form]).glob(f"*/{family}.h")
+    return path
 
 
 @functools.cache

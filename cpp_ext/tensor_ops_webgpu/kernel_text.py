@@ -243,4 +243,6 @@ def _numbers(launch: Launch) -> str:
 
 @functools.cache
 def _file(name: str) -> str:
-    return (Path(__file__).parent / "kernels" / f"{name}.wgsl").read_text(encoding="utf-8")
+    """A file of `kernels/`, which has a folder for each subject; no two have files of one name."""
+    (path,) = (Path(__file__).parent / "kernels").glob(f"*/{name}.wgsl")
+    return path.read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from cpp_ext.commands import probes
 CPU_KERNELS = sorted((probes.CPP_EXT / "cpu").rglob("*.inl"))
 GPU_HEADERS = sorted((probes.CPP_EXT / "gpu_kernels").rglob("*.h"))
 NEEDS_A_BODY = "for_each_dtype.h"  # includes the file that its includer names
+SEARCHED = ("gpu_kernels/gpu", "gpu_kernels/cpu_devices", "tensor_ops_webgpu/kernels")  # for files by name
 
 
 def name(path: Path) -> str:
@@ -45,3 +46,9 @@ def test_a_kernel_file_of_cpu_compiles_alone(path):
         pytest.skip("has instructions of x86-64")
     # what a file has for others is not used where it is alone
     check_syntax([*compiler, "-std=c++17", "-Wno-unused", "-x", "c++"], path)
+
+
+@pytest.mark.parametrize("folder", SEARCHED)
+def test_every_kernel_file_has_a_name_of_its_own(folder):
+    names = [path.name for path in (probes.CPP_EXT / folder).rglob("*.*")]
+    assert names and sorted(set(names)) == sorted(names)

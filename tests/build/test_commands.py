@@ -307,7 +307,7 @@ def test_build_opencl_compiles_every_kernel_for_every_device_that_works(checkout
 
 def test_build_opencl_prints_the_log_of_a_kernel_that_does_not_compile(checkout):
     has_devices()
-    with open(checkout / "cpp_ext" / "gpu_kernels" / "cpu_devices" / "rows.h", "a") as text:
+    with open(checkout / "cpp_ext" / "gpu_kernels" / "cpu_devices" / "rows" / "rows.h", "a") as text:
         text.write("\nkernel void broken() { undeclared = 1; }\n")
     answer = checkouts.run([*checkouts.SETUP, "build_opencl"], checkout)
     assert answer.returncode == 1

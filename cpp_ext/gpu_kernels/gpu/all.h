@@ -1,10 +1,10 @@
 // All kernels for devices with fast local memory and many work-items. OpenCL compiles one of these files at a
 // time.
-#include "attention.h"
-#include "elements.h"
-#include "experts.h"
-#include "linear.h"
-#include "matmul.h"
-#include "recurrent.h"
-#include "rope.h"
-#include "rows.h"
+#include "attention/attention.h"
+#include "elements/elements.h"
+#include "experts/experts.h"
+#include "linear/linear.h"
+#include "matmul/matmul.h"
+#include "recurrent/recurrent.h"
+#include "rows/rope.h"
+#include "rows/rows.h"

@@ -1,7 +1,0 @@
-// The experts of a layer in two launches.
-#define UNPACKING_ALONE
-#include "../common/formats.h"
-#include "choice.h"
-
-#define BODY "../common/mixture.inc"
-#include "several_formats.inc"
