@@ -22,9 +22,9 @@ _FEW_VECTORS = 8
 _MANY_QUERIES = 16  # from this many, attention uses tiles
 _LONGEST_DOT = 512  # of attention by tiles: a tile computes a score as one sum
 _FEWEST_KEYS = 256  # keys per work-group, at least
-VECTORS_ON_CPU = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")  # cpu_devices/linear.h reads them by eight
+VECTORS_ON_CPU = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")  # cpu_devices/linear/ reads them by eight
 SHARES = 8  # of such a product, per compute unit
-_SCRATCH_FLOATS = 22  # per work-group and step of k: cpu_devices/matmul.inc
+_SCRATCH_FLOATS = 22  # per work-group and step of k: cpu_devices/matmul/matmul.inc
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
 #include "dynamic_dtype.h"
 
-// The arguments of norm_route: see gpu/norm_route.inc.
+// The arguments of norm_route: see gpu/experts/norm_route.inc.
 #define NORM_ROUTE                                                                                        \
   GLOBAL const float *x, GLOBAL const float *post, GLOBAL const float *residual, GLOBAL const void *norm, \
       GLOBAL const void *router, GLOBAL const float *bias, GLOBAL const void *gate, GLOBAL float *total,  \

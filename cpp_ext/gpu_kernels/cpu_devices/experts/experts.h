@@ -1,5 +1,5 @@
-// A layer's experts: see gpu/experts.h. Formats that linear.h reads as vectors have kernels of their own
-// here.
+// A layer's experts: see gpu/experts/experts.h. Formats that linear.h reads as vectors have kernels of
+// their own here.
 #ifdef EXPERT_FORMAT
 #define UNPACKING_ALONE
 #include "../../common/linear_experts.inc"

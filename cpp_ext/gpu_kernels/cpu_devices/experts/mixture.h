@@ -1,4 +1,4 @@
-// The experts of a layer in two launches: see gpu/mixture.h.
+// The experts of a layer in two launches: see gpu/experts/mixture.h.
 #define UNPACKING_ALONE
 #include "../../common/formats.h"
 #include "choice.h"

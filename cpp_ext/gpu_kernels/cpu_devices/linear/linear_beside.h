@@ -1,4 +1,4 @@
-// Products with matrices of several formats: see gpu/linear_beside.h.
+// Products with matrices of several formats: see gpu/linear/linear_beside.h.
 #define UNPACKING_ALONE
 #include "../../common/formats.h"
 #include "../../common/reduce.h"

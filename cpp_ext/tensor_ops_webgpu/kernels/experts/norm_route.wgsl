@@ -1,5 +1,5 @@
 // total = x by the norm `post` + residual, normed = rms_norm(total), with more norms of it, and logits = normed @ router^T + bias, with one more column,
-// normed @ gate, if there is a gate: see gpu/norm_route.inc of the GPU kernels.
+// normed @ gate, if there is a gate: see gpu/experts/norm_route.inc of the GPU kernels.
 fn value(col: u32, j: u32) -> f32 {
   if (col < numbers.experts) {
     return router_at(col * numbers.d + j);
