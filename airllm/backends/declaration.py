@@ -90,7 +90,7 @@ class Declaration:
     name_in_cpp: str = ""
     # Aliases for one operating system, which C++ programs accept on all.
     aliases_in_cpp: tuple[str, ...] = ()
-    # Folders of cpp_ext that it shares with other backends; a wheel has them inside its package.
+    # Folders of cpp_ext that it shares with other backends; a wheel has them inside airllm.
     folders: tuple[str, ...] = ()
     # The module of cpp_ext/commands that builds or checks it.
     recipe: str = ""

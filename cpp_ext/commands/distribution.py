@@ -1,8 +1,7 @@
 """The metadata and content of the distribution: airllm, sources for C++ programs, and declared kernels.
 
 Kernel modules are in cpp_ext/, and at the top level of a wheel, where `build_ext` puts the compiled ones. A
-wheel has the sources for C++ programs and the chat page inside airllm, and a folder that backends share
-inside the package of the backend that declares it.
+wheel has the sources for C++ programs, the chat page and folders that backends share inside airllm.
 """
 
 from pathlib import Path
@@ -60,9 +59,11 @@ def python_packages(folder: Path, name: str) -> list[str]:
 
 def shared_folders() -> dict[str, str]:
     """Shared folders, by their package names in the wheel."""
-    programs = {f"airllm.{CPP_EXT.name}.{each.replace('/', '.')}": each for each in FOR_PROGRAMS}
-    of_backends = {f"{own.module}.{each}": each for own in shipped().values() for each in own.folders}
-    return {name: f"{CPP_EXT.name}/{folder}" for name, folder in {**programs, **of_backends}.items()}
+    of_backends = [each for own in shipped().values() for each in own.folders]
+    names = {
+        f"airllm.{CPP_EXT.name}.{each.replace('/', '.')}": each for each in (*FOR_PROGRAMS, *of_backends)
+    }
+    return {name: f"{CPP_EXT.name}/{folder}" for name, folder in names.items()}
 
 
 def data_of(packages: list[str]) -> dict[str, list[str]]:

@@ -10,9 +10,9 @@ forked after that raises RuntimeError ("spawn" works).
 """
 
 from airllm.backends.device.module import functions_of
+from airllm.backends.gpu.kernel_text import stored_formats
+from airllm.backends.gpu.launches import KERNELS
 from tensor_ops_opencl.devices import driver
-from tensor_ops_opencl.kernel_text import stored_formats
-from tensor_ops_opencl.launches import KERNELS
 from tensor_ops_opencl.place import device_ops
 from tensor_ops_opencl.selection import choice
 from tensor_ops_opencl.survey import build_report, device, device_infos, get_opencl_info, variants

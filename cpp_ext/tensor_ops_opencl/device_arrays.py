@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.ops import memory_of
+from airllm.backends.gpu.launches import Call, Plan, dense_plan, plan_of
 from tensor_ops_opencl.devices import form_of
 from tensor_ops_opencl.engine import Program, program
-from tensor_ops_opencl.launches import Call, Plan, dense_plan, plan_of
 
 
 def run(

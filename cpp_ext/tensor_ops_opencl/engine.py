@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from airllm.backends import reasons
+from airllm.backends.gpu.kernel_text import text
+from airllm.backends.gpu.launches import Launch
 from tensor_ops_opencl.devices import Device, driver
-from tensor_ops_opencl.kernel_text import text
-from tensor_ops_opencl.launches import Launch
 
 OPTIONS = ("-cl-std=CL1.2",)
 _OLD_POCL = (

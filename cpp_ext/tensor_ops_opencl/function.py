@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.ops import kernel_function
-from tensor_ops_opencl import device_arrays, host_arrays, kernel_text
+from airllm.backends.gpu import kernel_text
+from tensor_ops_opencl import device_arrays, host_arrays
 from tensor_ops_opencl.engine import engine
 from tensor_ops_opencl.selection import choice
 

@@ -10,21 +10,18 @@ import numpy as np
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY
 from airllm.backends.device.fused_ops import FusedOps
 from airllm.backends.devices import host_memory
-from tensor_ops_opencl import expert_launches, mixture_launches, recurrent_launches, tensor_launches
+from airllm.backends.gpu.launches import Plan
+from airllm.backends.gpu.planning import SharedKernels
 from tensor_ops_opencl.devices import driver
 from tensor_ops_opencl.engine import Engine, NotCompiled, engine, forget_engines
-from tensor_ops_opencl.kernel_text import stored_formats
-from tensor_ops_opencl.launches import KERNELS, Call, Plan, plan_of
 from tensor_ops_opencl.selection import choice
 
-_GROUP, _MOST_GROUPS = 256, 2**16
-_WIDEST_NORM = 4096  # of a GPU, whose many groups each compute the norm of a row before they multiply it
 _LARGE = 1 << 22  # bytes: the pool rounds sizes up, and keeps what is freed
 # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY, CL_INVALID_BUFFER_SIZE
 _NO_MEMORY = (-4, -5, -6, -61)
 
 
-class OpenCLPlace:
+class OpenCLPlace(SharedKernels):
     """Memory of a pool, transfers and kernels on the queue of an open device."""
 
     counters = driver.counters
@@ -34,6 +31,7 @@ class OpenCLPlace:
         self.engine, self.label = opened, label
         self.alignment = opened.program.device.mem_base_addr_align // 8
         self._program = opened.program
+        self.form, self.units = opened.program.form, opened.program.compute_units
         self._uploads: list[Any] = []  # an upload reads its array until the queue has come that far
         self._transfers: Any = None  # a queue beside that of the launches
 
@@ -136,44 +134,10 @@ class OpenCLPlace:
         forget_engines()
         return LOST
 
-    def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
-        form, units = self._program.form, self._program.compute_units
-        out = next(iter(outs.values()))
-        grid = (4 * units, 1) if form == "cpu" else (_MOST_GROUPS, _GROUP)
-        if op == "assign":
-            return tensor_launches.assign(arrays, out, grid)
-        if op == "assign_q8_0":
-            return tensor_launches.assign_q8_0(arrays, out, grid)
-        if op == "combine":
-            return tensor_launches.combine(arrays, out, parameters, grid)
-        if op == "rope_append":
-            return tensor_launches.rope_append(arrays, outs, parameters, grid)
-        if op == "residual_norms":
-            return tensor_launches.residual_norms(arrays, outs, parameters, grid)
-        if op.endswith("_experts"):
-            return expert_launches.plan(op, arrays, outs, parameters, form, units)
-        if op in mixture_launches.LAUNCHES:
-            return mixture_launches.plan(op, arrays, outs, parameters, form, units)
-        if op in recurrent_launches.LAUNCHES:
-            return recurrent_launches.plan(op, arrays, outs, parameters, form)
-        if op == "gated_linear":
-            return expert_launches.gated_linear(arrays, out, parameters["activation"], form, units)
-        return plan_of(Call(op, arrays, parameters, out.shape, form, units))
-
     def run(self, plan: Plan, memory: Mapping[str, tuple[Any, int, int]]) -> None:
         parts = {name: _part(*place) for name, place in memory.items()}
         for launch in plan.launches:
             self._program.launch(self.engine.queue, launch, parts)
-
-    def has(self, op: str) -> bool:
-        return op in KERNELS
-
-    def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
-        of_gpu = self._program.form == "gpu"
-        return name != "normed_linear" or not of_gpu or arrays["x"].shape[1] <= _WIDEST_NORM
-
-    def formats(self) -> Sequence[str]:
-        return list(stored_formats())
 
 
 def _part(buffer: Any, offset: int, nbytes: int) -> Any:

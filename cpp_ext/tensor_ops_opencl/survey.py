@@ -5,10 +5,10 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from airllm.backends.gpu.kernel_text import FAMILIES, FORMS, text
 from tensor_ops_opencl import devices
 from tensor_ops_opencl.devices import Device
 from tensor_ops_opencl.engine import OPTIONS, why_not_built
-from tensor_ops_opencl.kernel_text import FAMILIES, FORMS, text
 from tensor_ops_opencl.selection import choice
 
 

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensor_ops_opencl.kernel_text import FAMILIES
+from airllm.backends.gpu.kernel_text import FAMILIES
 
 FORMATS = ("f32", "q4_0", "q6_k")  # of experts: floats, blocks that a CPU reads as vectors, and others
 MIXTURES = ("f32.f32", "q8_0.q4_0", "q6_k.q4_0")  # of experts and a shared expert: as in expert_cases.py
@@ -160,7 +160,7 @@ def plan_kernels(form: str, family: str):
     from recurrent_cases import recurrent_cases
     from tensor_cases import tensor_cases
 
-    from tensor_ops_opencl.launches import Call, dense_plan, plan_of
+    from airllm.backends.gpu.launches import Call, dense_plan, plan_of
 
     if family == "elements":
         for dtype in (np.float32, np.float16, np.int64, np.bool_):

@@ -57,7 +57,7 @@ def test_says_why_it_cannot_run_without_pyopencl():
 
 
 def test_names_of_ops_are_those_declared():
-    from tensor_ops_opencl.launches import KERNELS as launched
+    from airllm.backends.gpu.launches import KERNELS as launched
 
     assert list(launched) == [name for name in OPS if name in launched]
     with pytest.raises(AttributeError, match="no attribute 'no_such_op'"):

@@ -15,9 +15,9 @@ from opencl_variants import KERNELS, every, every_op, on_a_device
 
 import tensor_ops_opencl as opencl
 from airllm import tensor_ops
+from airllm.backends.gpu.launches import Call, plan_of
 from airllm.tensor_ops import OPS
 from tensor_ops_opencl import engine, host_arrays
-from tensor_ops_opencl.launches import Call, plan_of
 from tensor_ops_opencl.selection import choice
 
 

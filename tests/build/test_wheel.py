@@ -53,7 +53,7 @@ def test_a_wheel_from_the_sdist_works_in_an_empty_environment(python, tmp_path):
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
     assert Path(where).is_relative_to(venv)
     assert_remedies_fit(python, tmp_path)
-    find = "import tensor_ops_opencl.kernel_text as k; print(k.folder()); print(k.text('gpu', 'rows') > '')"
+    find = "import airllm.backends.gpu.kernel_text as k; print(k.folder()); print(k.text('gpu', 'rows') > '')"
     text = checkouts.run([str(python), "-c", find], tmp_path, PYTHONPATH="")
     assert text.stdout.splitlines()[1:] == ["True"], checkouts.output_of(text)
     assert Path(text.stdout.splitlines()[0]).is_relative_to(venv)
@@ -98,9 +98,8 @@ def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(built):
 
 # Where in a wheel all files of a folder of cpp_ext/ lie, and of the folders inside it.
 CARRIED = {
-    "tensor_ops_opencl/gpu_kernels": "gpu_kernels",
     "tensor_ops_webgpu/kernels": "tensor_ops_webgpu/kernels",
-    **{f"airllm/cpp_ext/{name}": name for name in ("cmake", "cpu", "include", "ops", "program")},
+    **{f"airllm/cpp_ext/{name}": name for name in ("cmake", "cpu", "gpu_kernels", "include", "ops", "program")},
 }
 
 

@@ -18,10 +18,10 @@ from targets import targets
 
 from airllm import formats, tensor_ops
 from airllm.backends.device import launch_plan
+from airllm.backends.gpu import kernel_text as gpu_text
 from airllm.formats import FORMATS, Quantized
 from airllm.formats.codebooks import CODEBOOKS
 from cpp_ext.commands import write_codebooks
-from tensor_ops_opencl import kernel_text as gpu_text
 from tensor_ops_webgpu import kernel_text as webgpu_text
 
 ALL, PACKING = list(FORMATS), [name for name, f in FORMATS.items() if f.pack]

@@ -6,8 +6,8 @@ import numpy as np
 from kernel_cases import Case, normal
 from tensor_cases import At, activated, weight_of
 
-from tensor_ops_opencl import expert_launches, mixture_launches
-from tensor_ops_opencl.launches import Plan
+from airllm.backends.gpu import expert_launches, mixture_launches
+from airllm.backends.gpu.launches import Plan
 
 # Formats of experts and of a shared expert, for each of which there is a family, and lengths of rows.
 MIXTURES = {("f32", "f32"): (41, 64), ("q8_0", "q4_0"): (64,), ("q6_k", "q4_0"): (256,)}

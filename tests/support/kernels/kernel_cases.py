@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 from stored import scales, with_scales
 
+from airllm.backends.gpu.kernel_text import stored_formats
 from airllm.formats import FORMATS, Quantized
-from tensor_ops_opencl.kernel_text import stored_formats
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 LENGTHS = (1, 5, 8, 19, 150)  # that fill no pack, one, or a work-group and a bit

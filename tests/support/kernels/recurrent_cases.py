@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from kernel_cases import Case, normal
 
-from tensor_ops_opencl import recurrent_launches
-from tensor_ops_opencl.launches import Plan
+from airllm.backends.gpu import recurrent_launches
+from airllm.backends.gpu.launches import Plan
 
 _TOKENS, _WIDE = 3, 40  # columns of a head, which do not fill a work-group
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from kernel_cases import DTYPES, Case, attention, normal
 
+from airllm.backends.gpu import expert_launches, tensor_launches
+from airllm.backends.gpu.launches import VECTORS_ON_CPU, Call, Plan, plan_of
 from airllm.formats import FORMATS, Quantized
-from tensor_ops_opencl import expert_launches, tensor_launches
-from tensor_ops_opencl.launches import VECTORS_ON_CPU, Call, Plan, plan_of
 
 _HEADS, _KV_HEADS, _DIM = 3, 2, 11
 

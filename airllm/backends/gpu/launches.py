@@ -1,4 +1,4 @@
-"""The launch table: the kernels, arguments and grid for each op and its arrays."""
+"""The launch table of the kernels in `cpp_ext/gpu_kernels/`: kernels, arguments and grid for each op."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

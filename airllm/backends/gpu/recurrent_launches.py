@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_ops_opencl.launches import Launch, Plan
+from airllm.backends.gpu.launches import Launch, Plan
 
 _GROUP, _MOST_GROUPS = 256, 2**16
 # The arguments of each kernel in its order: arrays, those of which that are missing are null; counts; flags.

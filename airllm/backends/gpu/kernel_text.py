@@ -1,4 +1,6 @@
-"""The kernel source for clCreateProgramWithSource: one string with all includes resolved."""
+"""The text of the kernels that OpenCL, CUDA and ROCm share, for compilers at run time: one string with all
+includes resolved.
+"""
 
 import functools
 import re
@@ -12,9 +14,10 @@ _INCLUDE = re.compile(r'^#(?:define BODY "(?P<body>.+)"|include (?:"(?P<file>.+)
 
 
 def folder() -> Path:
-    """The folder of the kernel source: inside an installed package, next to it in a checkout."""
-    here = Path(__file__).resolve().parent
-    return next(f for f in (here / "gpu_kernels", here.parent / "gpu_kernels") if (f / "common").is_dir())
+    """The folder of the kernel text: inside an installed package, next to it in a checkout."""
+    package = Path(__file__).resolve().parents[2]
+    places = (package / "cpp_ext" / "gpu_kernels", package.parent / "cpp_ext" / "gpu_kernels")
+    return next(each for each in places if (each / "common").is_dir())
 
 
 @functools.cache

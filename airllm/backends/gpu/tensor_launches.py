@@ -8,8 +8,8 @@ import numpy as np
 
 from airllm.backends.device.launch_plan import TYPES
 from airllm.backends.device.strides import shared_axes
+from airllm.backends.gpu.launches import Launch, Plan
 from airllm.formats import FORMATS
-from tensor_ops_opencl.launches import Launch, Plan
 
 _MOST_GROUPS = 2**16
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.launch_plan import ceil_div, is_quantized
-from tensor_ops_opencl.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, Plan
+from airllm.backends.gpu.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, Plan
 
 _GROUP, _MOST_GROUPS = 64, 2**20
 

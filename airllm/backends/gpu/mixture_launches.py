@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.launch_plan import ceil_div, is_quantized
-from tensor_ops_opencl.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, Plan, type_of
+from airllm.backends.gpu.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, Plan, type_of
 
 _GROUP = 64
 _MOST_GROUPS = 2**20

@@ -1,0 +1,1 @@
+"""What backends share that compile the text of `cpp_ext/gpu_kernels/` at run time: its launches."""

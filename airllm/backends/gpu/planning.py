@@ -1,0 +1,59 @@
+"""The plans of a `Place` whose kernels are those of `cpp_ext/gpu_kernels/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airllm.backends.gpu import expert_launches, mixture_launches, recurrent_launches, tensor_launches
+from airllm.backends.gpu.kernel_text import stored_formats
+from airllm.backends.gpu.launches import KERNELS, Call, Plan, plan_of
+
+_GROUP, _MOST_GROUPS = 256, 2**16
+_WIDEST_NORM = 4096  # of a GPU, whose many groups each compute the norm of a row before they multiply it
+
+
+class SharedKernels:
+    """What a `Place` says of its kernels. `form`: "gpu" or "cpu", the kernels for what computes there;
+    `units`: how many compute at once.
+    """
+
+    form: str
+    units: int
+
+    def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
+        """The launches of a call with non-empty results `outs`, by name."""
+        form, units = self.form, self.units
+        out = next(iter(outs.values()))
+        grid = (4 * units, 1) if form == "cpu" else (_MOST_GROUPS, _GROUP)
+        if op == "assign":
+            return tensor_launches.assign(arrays, out, grid)
+        if op == "assign_q8_0":
+            return tensor_launches.assign_q8_0(arrays, out, grid)
+        if op == "combine":
+            return tensor_launches.combine(arrays, out, parameters, grid)
+        if op == "rope_append":
+            return tensor_launches.rope_append(arrays, outs, parameters, grid)
+        if op == "residual_norms":
+            return tensor_launches.residual_norms(arrays, outs, parameters, grid)
+        if op.endswith("_experts"):
+            return expert_launches.plan(op, arrays, outs, parameters, form, units)
+        if op in mixture_launches.LAUNCHES:
+            return mixture_launches.plan(op, arrays, outs, parameters, form, units)
+        if op in recurrent_launches.LAUNCHES:
+            return recurrent_launches.plan(op, arrays, outs, parameters, form)
+        if op == "gated_linear":
+            return expert_launches.gated_linear(arrays, out, parameters["activation"], form, units)
+        return plan_of(Call(op, arrays, parameters, out.shape, form, units))
+
+    def has(self, op: str) -> bool:
+        """Whether there is a kernel of this op."""
+        return op in KERNELS
+
+    def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
+        """Whether there is a kernel of "gated_linear", "rope_append" or the like for these arrays."""
+        return name != "normed_linear" or self.form != "gpu" or arrays["x"].shape[1] <= _WIDEST_NORM
+
+    def formats(self) -> Sequence[str]:
+        """The block formats that its kernels read."""
+        return list(stored_formats())
