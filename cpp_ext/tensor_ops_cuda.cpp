@@ -8,6 +8,7 @@
 #include "cuda/ops/elements.h"
 #include "cuda/ops/info.h"
 #include "cuda/ops/matmul.h"
+#include "cuda/ops/queue.h"
 #include "cuda/ops/rows.h"
 #include "cuda/ops/stored.h"
 
@@ -52,16 +53,19 @@ PYBIND11_MODULE(AIRLLM_GPU_MODULE, module) {
   module.doc() =
       "The ops of airllm on GPUs of NVIDIA or AMD. Importing it starts nothing; get_cuda_info() says what "
       "runs.";
+  static PyObject* const driver_error = py::exception<CudaError>(module, "DriverError", PyExc_RuntimeError).ptr();
+  py::register_local_exception<CompileError>(module, "CompileError", PyExc_RuntimeError);
   py::register_local_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const CudaError& error) {
-      PyErr_SetString(error.out_of_memory() ? PyExc_MemoryError : PyExc_RuntimeError, error.what());
+      PyErr_SetString(error.out_of_memory() ? PyExc_MemoryError : driver_error, error.what());
     }
   });
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
   define_device_array(module);
   define_decoder_graph(module);
+  define_queue(module);
   module.def("to_device", &to_device_of_python, py::arg("x"), py::kw_only(), py::arg("device") = py::none(),
              "A copy of a NumPy array, or of a Quantized, on a device: \"cuda:1\", 1, or the one that "
              "computes on NumPy arrays if none is named.");

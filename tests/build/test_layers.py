@@ -13,7 +13,7 @@ LAYERS = (
     ("airllm.backends",),
     ("airllm.ops", "airllm.formats"),
     ("airllm.tensor_ops", "airllm.tensor_ops_hybrid"),
-    ("airllm.backends.api", "airllm.backends.device"),
+    ("airllm.backends.api", "airllm.backends.device", "airllm.backends.gpu"),
     ("airllm.files",),
     ("airllm.architectures", "airllm.text"),
     ("airllm.memory",),

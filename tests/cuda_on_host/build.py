@@ -40,15 +40,26 @@ def compilers_library(name: str) -> str:
     return path if os.path.isabs(path) else ""
 
 
+def compiler_of_kernels() -> list[str]:
+    """The call of a compiler that takes CUDA's kernels, and their text."""
+    include = [f"-I{path}" for path in (HERE, cuda_probes.toolkit(cuda_probes.nvcc()).include)]
+    return [*compiler(), *include, "-include", str(HERE / "kernels_on_host.h"), "-x", "c++"]
+
+
+def compiler() -> list[str]:
+    return [*probes.cxx_command(), *FLAGS, *(["-fsanitize=address"] if sanitizer() else [])]
+
+
 def module(folder: Path) -> Path:
-    """Builds module and cuBLAS stand-in into `folder`, which is then the place to import from."""
+    """Builds the module, and stand-ins for libraries, into `folder`, which is then the place to import from."""
     toolkit = cuda_probes.toolkit(cuda_probes.nvcc())
-    cxx = [*probes.cxx_command(), *FLAGS, *(["-fsanitize=address"] if sanitizer() else [])]
+    cxx = compiler()
     include = [f"-I{path}" for path in (HERE, toolkit.include)] + cpp_build.includes()
     kernels = ["-D__CUDA_ARCH_LIST__=0", "-include", str(HERE / "kernels_on_host.h"), "-x", "c++"]
     calls = {
         "kernels.o": [*cxx, *include, *kernels, "-c", str(CPP_EXT / "cuda" / "launch" / "kernels.cu")],
         "runtime.o": [*cxx, *include, "-c", str(HERE / "runtime_on_host.cpp")],
+        "driver.o": [*cxx, *include, "-c", str(HERE / "driver_on_host.cpp")],
         "graphs.o": [*cxx, *include, "-c", str(HERE / "graphs_on_host.cpp")],
         "module.o": [*cxx, *include, "-c", str(CPP_EXT / "tensor_ops_cuda.cpp")],
     }
@@ -56,10 +67,12 @@ def module(folder: Path) -> Path:
         list(pool.map(lambda item: run([*item[1], "-o", str(folder / item[0])]), calls.items()))
     made = folder / ("tensor_ops_cuda" + probes.EXT_SUFFIX)
     run([*cxx, "-shared", *(str(folder / name) for name in calls), "-ldl", "-lpthread", "-o", str(made)])
-    cublas = folder / "nvidia" / "cu13" / "lib" / "libcublas.so.13"  # where pip would have put it
-    cublas.parent.mkdir(parents=True, exist_ok=True)
-    source = str(HERE / "cublas_on_host.cpp")
-    run([*probes.cxx_command(), *FLAGS, "-shared", "-Wl,-soname,libcublas.so.13", source, "-o", str(cublas)])
+    for name in ("cublas", "nvrtc"):  # where pip would have put them
+        library = folder / "nvidia" / "cu13" / "lib" / f"lib{name}.so.13"
+        library.parent.mkdir(parents=True, exist_ok=True)
+        source = str(HERE / f"{name}_on_host.cpp")
+        soname = f"-Wl,-soname,{library.name}"
+        run([*probes.cxx_command(), *FLAGS, "-shared", soname, source, "-o", str(library)])
     return made
 
 
@@ -73,6 +86,8 @@ def environment(folder: Path) -> dict[str, str]:
     """What a Python process needs to import the module from `folder`."""
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     options = {"ASAN_OPTIONS": "detect_leaks=0", "AIRLLM_CUDA_MATMUL": "tiled", "PYTHONPATH": path}
+    options["AIRLLM_TEST_NVRTC"] = str(folder)
+    options["AIRLLM_TEST_NVRTC_COMPILER"] = f"env -u LD_PRELOAD {sys.executable} {HERE / 'nvrtc_on_host.py'}"
     options["AIRLLM_TEST_REQUIRE"] = "cuda"  # pip's PoCL cannot be loaded beside address sanitizer
     preload = {"LD_PRELOAD": sanitizer()} if sanitizer() else {}
     return {**os.environ, **options, **preload}
@@ -81,6 +96,7 @@ def environment(folder: Path) -> dict[str, str]:
 if __name__ == "__main__":
     made = module(Path(sys.argv[1]).resolve())
     settings = environment(made.parent)
-    names = ("LD_PRELOAD", "ASAN_OPTIONS", "AIRLLM_CUDA_MATMUL", "PYTHONPATH")
+    names = ("LD_PRELOAD", "ASAN_OPTIONS", "AIRLLM_CUDA_MATMUL", "AIRLLM_TEST_NVRTC", "AIRLLM_TEST_NVRTC_COMPILER")
+    names += ("PYTHONPATH",)
     shown = " ".join(f"{name}='{settings[name]}'" for name in names if name in settings)
     print(f"env {shown} python -m pytest --noconftest {HERE}/checks_*.py")

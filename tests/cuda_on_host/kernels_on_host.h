@@ -185,15 +185,31 @@ inline float __fadd_rn(float a, float b) {
 
 using std::isnan;
 
-// What the launchers call: the kernel goes on the stream with copies of its arguments.
+namespace on_host {
+
+// A launch of a kernel with copies of its arguments.
+template <class... Parameters>
+std::function<void()> bound(void (*kernel)(Parameters...), unsigned blocks, unsigned threads,
+                            void** arguments) {
+  size_t i = 0;
+  const std::tuple<Parameters...> values{*static_cast<Parameters*>(arguments[i++])...};  // in order: braces
+  return [=] { run_grid(blocks, threads, [=] { std::apply(kernel, values); }); };
+}
+
+}  // namespace on_host
+
+// What the launchers call: the kernel goes on the stream.
 template <class... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments, size_t,
                              cudaStream_t stream) {
   if (const cudaError_t code = on_host::failing("cudaLaunchKernel")) return code;
-  if (grid.x == 0 || block.x == 0 || block.x > 1024 || block.x % 32 != 0)
-    return cudaErrorInvalidConfiguration;
-  size_t i = 0;
-  const std::tuple<Parameters...> values{*static_cast<Parameters*>(arguments[i++])...};  // in order: braces
-  return on_host::enqueue(stream,
-                          [=] { on_host::run_grid(grid.x, block.x, [=] { std::apply(kernel, values); }); });
+  if (!on_host::is_launchable(grid.x, block.x)) return cudaErrorInvalidConfiguration;
+  return on_host::enqueue(stream, on_host::bound(kernel, grid.x, block.x, arguments));
 }
+
+// For kernels that are compiled at run time: the stand-in of the driver finds them by these names.
+#define ON_HOST_KERNEL(name)                                                                                  \
+  extern "C" __attribute__((visibility("default"))) void* on_host_bind_##name(unsigned blocks,                \
+                                                                              unsigned threads, void** given) { \
+    return new std::function<void()>(on_host::bound(name, blocks, threads, given));                           \
+  }

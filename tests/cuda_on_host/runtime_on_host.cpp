@@ -200,6 +200,13 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ENTER(cudaEventSynchronize);
+  const auto& found = *reinterpret_cast<EventMoment*>(event);
+  if (found.recorded) run_until(found.moment);
+  return cudaSuccess;
+}
+
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete reinterpret_cast<EventMoment*>(event);
   return cudaSuccess;

@@ -16,6 +16,7 @@ SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _STORED = {"f32": 1, "f16": 2, "bf16": 3} | FORMATS
 _PACK_BYTES = 16  # bytes that a work-item of a row kernel reads at once
 _GROUP = 256
+LEAST_GROUP = 64  # work-items, as many as run in step on some GPUs
 _MOST_GROUPS = 2**16  # work-groups of element kernels, whose work-items loop over further packs
 _FEW_ROWS = 4
 _FEW_VECTORS = 8
@@ -102,7 +103,7 @@ def _by_row(call: Call, kernel: str, memory: Sequence[Any], *numbers: Any) -> Pl
     arguments = (*memory, *_numbers(rows, dim), *numbers)
     if call.form == "cpu":
         return Plan((Launch("rows", kernel, arguments, rows),))
-    group = min(_GROUP, max(32, _power_of_two(ceil_div(dim, call.pack))))
+    group = min(_GROUP, max(LEAST_GROUP, _power_of_two(ceil_div(dim, call.pack))))
     return Plan((Launch("rows", kernel, arguments, min(rows, 2**20), group),))
 
 
@@ -267,7 +268,7 @@ def _product(call: Call, x: str, weight: str, bias: str | None, m: int, scale: n
             types[1],
         )
         return Plan((Launch("linear", "linear_tile", arguments, ceil_div(m, 64) * ceil_div(n, 64), _GROUP),))
-    group = 1 if call.form == "cpu" else min(128, max(32, _power_of_two(ceil_div(k, 32))))
+    group = 1 if call.form == "cpu" else min(128, max(LEAST_GROUP, _power_of_two(ceil_div(k, 32))))
     groups = min(ceil_div(n, 2) * ceil_div(m, 8), 2**20)
     arguments = (*memory, *_numbers(m, n, k), scale, *types)
     return Plan((Launch("linear", f"linear_{name}", arguments, groups, group),))

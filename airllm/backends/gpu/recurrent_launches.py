@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.gpu.launches import Launch, Plan
+from airllm.backends.gpu.launches import LEAST_GROUP, Launch, Plan
 
 _GROUP, _MOST_GROUPS = 256, 2**16
 # The arguments of each kernel in its order: arrays, those of which that are missing are null; counts; flags.
@@ -44,7 +44,7 @@ def plan(
 ) -> Plan:
     """One of LAUNCHES, with the numbers `n`."""
     wide, tasks = _grid(op, n)
-    group = 1 if form == "cpu" else min(_GROUP, max(32, 1 << (wide - 1).bit_length()))
+    group = 1 if form == "cpu" else min(_GROUP, max(LEAST_GROUP, 1 << (wide - 1).bit_length()))
     columns = wide if form == "cpu" else group
     if op.endswith("_scan"):
         tasks *= -(-wide // columns)

@@ -5,41 +5,18 @@
 
 #include <cstdlib>
 #include <string>
-#include <vector>
 
 #include "../runtime/cublas.h"
+#include "folders.h"
 
 namespace airllm::cuda {
 
 namespace py = pybind11;
 
-inline void add_folder(std::vector<std::string>& folders, const char* variable, const char* below) {
-  const char* root = std::getenv(variable);
-  if (root && *root) folders.push_back(std::string(root) + below);
-}
-
-// The folders in which pip, conda and toolkits install cuBLAS; PyTorch and CuPy install pip's.
-inline std::vector<std::string> cublas_folders() {
-  std::vector<std::string> folders;
-  const py::module_ sys = py::module_::import("sys");
-  for (const py::handle entry : sys.attr("path")) {
-    if (!py::isinstance<py::str>(entry) || py::len(entry) == 0) continue;
-    const std::string folder = py::str(entry);
-    folders.push_back(folder + "/nvidia/cu13/lib");
-    folders.push_back(folder + "/nvidia/cublas/lib");
-  }
-  folders.push_back(std::string(py::str(sys.attr("prefix"))) + "/lib");
-  for (const char* variable : {"CUDA_PATH", "CUDA_HOME"}) {
-    add_folder(folders, variable, "/lib64");
-    add_folder(folders, variable, "/lib");
-  }
-  return folders;
-}
-
 // Loaded on first use and never unloaded. The caller holds the GIL, which guards it.
 inline Cublas& cublas() {
   static Cublas* loaded = nullptr;
-  if (!loaded) loaded = new Cublas(cublas_folders());
+  if (!loaded) loaded = new Cublas(library_folders("cublas"));
   return *loaded;
 }
 

@@ -4,7 +4,6 @@
 // header. The oldest version is 12, which introduced the 64-bit entry points.
 #pragma once
 
-#include <dlfcn.h>
 #include <library_types.h>
 
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "libraries.h"
 #include "stream.h"
 #include "types.h"
 
@@ -22,20 +22,16 @@ namespace airllm::cuda {
 class Cublas {
  public:
   // `folders`: where to look besides the process itself and the system's loader path, e.g.
-  // site-packages/nvidia/cu13/lib; in order of preference.
+  // site-packages/nvidia/cu13/lib; in order of preference. PyTorch or CuPy may have loaded one.
   explicit Cublas(const std::vector<std::string>& folders) {
-    for (const char* soname : {"libcublas.so.13", "libcublas.so.12"}) {
-      if (open(soname, RTLD_NOW | RTLD_NOLOAD)) return;  // loaded by PyTorch or CuPy
-    }
-    for (const std::string& folder : folders) {
-      for (const char* soname : {"libcublas.so.13", "libcublas.so.12"}) {
-        if (open(folder + "/" + soname, RTLD_NOW)) return;
-      }
-    }
-    for (const char* soname : {"libcublas.so.13", "libcublas.so.12"}) {
-      if (open(soname, RTLD_NOW)) return;
-    }
-    if (why_not_.empty()) why_not_ = "no libcublas.so.13 or .12 was found (pip install nvidia-cublas)";
+    const auto takes = [this](void* library, const std::string& name) {
+      const bool whole = find(library);
+      if (!whole) why_not_ = name + " is older than cuBLAS 12 (pip install -U nvidia-cublas)";
+      return whole;
+    };
+    library_ = load_library({"libcublas.so.13", "libcublas.so.12"}, folders, takes);
+    if (!library_ && why_not_.empty())
+      why_not_ = "no libcublas.so.13 or .12 was found (pip install nvidia-cublas)";
   }
 
   bool is_loaded() const { return library_ != nullptr; }
@@ -76,30 +72,12 @@ class Cublas {
   static constexpr int kNoTranspose = 0, kTranspose = 1, kCompute32F = 68, kDefaultAlgorithm = -1;
   static constexpr int kMathMode = 16;  // no TF32 for float32, no reduced-precision sums of float16
 
-  bool open(const std::string& name, int mode) {
-    void* library = dlopen(name.c_str(), mode | RTLD_LOCAL);
-    if (!library) return false;
-    if (!find(library)) {
-      why_not_ = name + " is older than cuBLAS 12 (pip install -U nvidia-cublas)";
-      dlclose(library);
-      return false;
-    }
-    library_ = library;
-    return true;
-  }
-
-  template <class Function>
-  static bool find(void* library, const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    return function != nullptr;
-  }
-
   bool find(void* library) {
-    return find(library, "cublasCreate_v2", create_) && find(library, "cublasSetStream_v2", set_stream_) &&
-           find(library, "cublasSetMathMode", set_math_mode_) && find(library, "cublasGemmEx_64", gemm_) &&
-           find(library, "cublasGemmStridedBatchedEx_64", batched_) &&
-           find(library, "cublasGetProperty", get_property_) &&
-           find(library, "cublasGetStatusString", status_string_);
+    return find_function(library, "cublasCreate_v2", create_) && find_function(library, "cublasSetStream_v2", set_stream_) &&
+           find_function(library, "cublasSetMathMode", set_math_mode_) && find_function(library, "cublasGemmEx_64", gemm_) &&
+           find_function(library, "cublasGemmStridedBatchedEx_64", batched_) &&
+           find_function(library, "cublasGetProperty", get_property_) &&
+           find_function(library, "cublasGetStatusString", status_string_);
   }
 
   void check(int status, const char* call) const {

@@ -121,7 +121,7 @@ inline int default_device() {
 }
 
 struct DeviceFacts {
-  std::string name;
+  std::string name, arch;
   int major, minor, multiprocessors;
   size_t total_memory;
 };
@@ -136,7 +136,7 @@ inline int attribute(cudaDeviceAttr which, int device) {
 inline DeviceFacts device_facts(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  return {properties.name, properties.major, properties.minor, properties.multiProcessorCount,
+  return {properties.name, arch_of(properties), properties.major, properties.minor, properties.multiProcessorCount,
           properties.totalGlobalMem};
 }
 

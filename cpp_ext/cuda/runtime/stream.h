@@ -35,9 +35,10 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
-  void hold_back(cudaStream_t stream) {
+  void hold_back(cudaStream_t stream) const {
     check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
   }
+  void wait() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
 
  private:
   cudaEvent_t event_ = nullptr;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace airllm::cuda {
 
@@ -27,7 +28,13 @@ struct Vendor {
   static constexpr const char* kMatmul = "tiled (the build for AMD's GPUs calls no library)";
   static constexpr bool kHasCublas = false;
   static constexpr int32_t kDlpackDevice = 10, kDlpackManaged = 10;
+  static constexpr const char *kCompiler = "hipRTC", *kCompilerPrefix = "hiprtc";
+  static constexpr const char* kGetCompiler = "it comes with ROCm: libhiprtc.so, or libamdhip64.so";
+  static constexpr const char* kArchOption = "--offload-arch=";
+  static std::vector<std::string> compilers() { return {"libhiprtc.so", "libamdhip64.so"}; }
 };
+
+inline std::string arch_of(const cudaDeviceProp& properties) { return properties.gcnArchName; }
 
 // HIP's runtime opens this file, which the driver makes.
 inline bool lacks_driver(cudaError_t code, int) {
@@ -64,7 +71,16 @@ struct Vendor {
   static constexpr const char* kMatmul = nullptr;  // as gemm.h says
   static constexpr bool kHasCublas = true;
   static constexpr int32_t kDlpackDevice = 2, kDlpackManaged = 13;
+  static constexpr const char *kCompiler = "NVRTC", *kCompilerPrefix = "nvrtc";
+  static constexpr const char* kGetCompiler = "it comes with the CUDA toolkit, or pip install nvidia-cuda-nvrtc";
+  static constexpr const char* kArchOption = "--gpu-architecture=";
+  static std::vector<std::string> compilers() { return {"libnvrtc.so.13", "libnvrtc.so.12"}; }
 };
+
+// "sm_90" for compute capability 9.0
+inline std::string arch_of(const cudaDeviceProp& properties) {
+  return "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+}
 
 inline bool lacks_driver(cudaError_t code, int driver) {
   return code == cudaErrorInsufficientDriver && driver == 0;

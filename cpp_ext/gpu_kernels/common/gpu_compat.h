@@ -64,7 +64,7 @@ typedef ulong U64;
 #if defined(__HIPCC__) && !defined(__HIPCC_RTC__)
 #include <hip/hip_fp16.h>
 #include <hip/hip_runtime.h>
-#elif !defined(__HIPCC_RTC__)
+#elif !defined(__HIPCC_RTC__) && !defined(__CUDACC_RTC__)
 #include <cuda_fp16.h>
 #endif
 
@@ -107,9 +107,13 @@ typedef ulong U64;
 #define LANES 32
 #define SHUFFLE_XOR(v, lane) __shfl_xor_sync(0xffffffffu, (v), (lane))
 #endif
-typedef __half F16;
 typedef unsigned char U8;
 typedef unsigned short U16;
+#if defined(__CUDACC_RTC__)
+typedef U16 F16;  // NVRTC has no header of halves, unless a toolkit is installed
+#else
+typedef __half F16;
+#endif
 typedef unsigned int U32;
 typedef long long I64;
 typedef unsigned long long U64;

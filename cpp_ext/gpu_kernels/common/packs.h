@@ -69,10 +69,31 @@ DEVFN void store_pack_f16(GLOBAL F16* p, const float* v) { vstorea_half8_rte(vlo
 
 #else
 
+#if defined(__CUDACC_RTC__)
+
+DEVFN float f16_value(F16 half) {
+  float v;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(half));
+  return v;
+}
+DEVFN F16 f16_rounded(float v) {
+  F16 half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(v));
+  return half;
+}
+DEVFN U32 f16_pair(float low, float high) { return f16_rounded(low) | ((U32)f16_rounded(high) << 16); }
+DEVFN void f16_unpack(U32 bits, float* v) {
+  v[0] = f16_value((F16)(bits & 0xffffu)), v[1] = f16_value((F16)(bits >> 16));
+}
+
+#else
+
 typedef union {
   U32 bits;
   __half2 halves;
 } F16Pair;
+DEVFN float f16_value(F16 half) { return __half2float(half); }
+DEVFN F16 f16_rounded(float v) { return __float2half_rn(v); }
 DEVFN U32 f16_pair(float low, float high) {
   F16Pair pair;
   pair.halves = __floats2half2_rn(low, high);
@@ -84,8 +105,11 @@ DEVFN void f16_unpack(U32 bits, float* v) {
   const float2 t = __half22float2(pair.halves);
   v[0] = t.x, v[1] = t.y;
 }
-DEVFN float load_f16(const F16* p, U64 i) { return __half2float(p[i]); }
-DEVFN void store_f16(F16* p, U64 i, float v) { p[i] = __float2half_rn(v); }
+
+#endif
+
+DEVFN float load_f16(const F16* p, U64 i) { return f16_value(p[i]); }
+DEVFN void store_f16(F16* p, U64 i, float v) { p[i] = f16_rounded(v); }
 DEVFN void load4_f16(const F16* p, float* v) {
   const uint2 t = *(const uint2*)p;
   f16_unpack(t.x, v), f16_unpack(t.y, v + 2);
