@@ -16,6 +16,7 @@ import time
 import zipfile
 from pathlib import Path
 
+from airllm.cache_folder import cache_folder
 from airllm.progress import OnProgress, unseen
 from airllm.writable import to_disk
 
@@ -34,20 +35,10 @@ class Unavailable(RuntimeError):
 
 def cache_dir() -> Path:
     """`AIRLLM_CACHE_DIR`, else the user's cache folder for airllm. Unavailable if the user has no home."""
-    if chosen := os.environ.get("AIRLLM_CACHE_DIR"):
-        return Path(chosen)
     try:
-        return _user_cache()
+        return cache_folder()
     except RuntimeError as error:  # raised by platformdirs and by pathlib
         raise Unavailable(f"{error}; {ANOTHER_FOLDER}") from None
-
-
-def _user_cache() -> Path:
-    try:
-        from platformdirs import user_cache_dir
-    except ImportError:  # platformdirs' rule on Linux
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airllm"
-    return Path(user_cache_dir("airllm"))
 
 
 def fetch(timeout: float = 300, on_progress: OnProgress = unseen) -> Path:

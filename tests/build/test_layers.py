@@ -9,7 +9,14 @@ import pytest
 # From the ground up. A module belongs to the longest of these names that its own begins with; modules of one
 # layer may import each other, those of a lower layer, and nothing else.
 LAYERS = (
-    ("airllm.extras", "airllm.progress", "airllm.readable", "airllm.writable", "airllm.cpp_program"),
+    (
+        "airllm.cache_folder",
+        "airllm.cpp_program",
+        "airllm.extras",
+        "airllm.progress",
+        "airllm.readable",
+        "airllm.writable",
+    ),
     ("airllm.backends",),
     ("airllm.ops", "airllm.formats"),
     ("airllm.tensor_ops", "airllm.tensor_ops_hybrid"),

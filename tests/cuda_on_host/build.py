@@ -51,7 +51,7 @@ def compiler() -> list[str]:
 
 
 def module(folder: Path) -> Path:
-    """Builds the module, and stand-ins for libraries, into `folder`, which is then the place to import from."""
+    """Builds the module, and what stands in for libraries, into `folder`, to be imported from there."""
     toolkit = cuda_probes.toolkit(cuda_probes.nvcc())
     cxx = compiler()
     include = [f"-I{path}" for path in (HERE, toolkit.include)] + cpp_build.includes()
@@ -86,6 +86,7 @@ def environment(folder: Path) -> dict[str, str]:
     """What a Python process needs to import the module from `folder`."""
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     options = {"ASAN_OPTIONS": "detect_leaks=0", "AIRLLM_CUDA_MATMUL": "tiled", "PYTHONPATH": path}
+    options["AIRLLM_CACHE_DIR"] = str(folder / "cache")
     options["AIRLLM_TEST_NVRTC"] = str(folder)
     options["AIRLLM_TEST_NVRTC_COMPILER"] = f"env -u LD_PRELOAD {sys.executable} {HERE / 'nvrtc_on_host.py'}"
     options["AIRLLM_TEST_REQUIRE"] = "cuda"  # pip's PoCL cannot be loaded beside address sanitizer
@@ -96,7 +97,13 @@ def environment(folder: Path) -> dict[str, str]:
 if __name__ == "__main__":
     made = module(Path(sys.argv[1]).resolve())
     settings = environment(made.parent)
-    names = ("LD_PRELOAD", "ASAN_OPTIONS", "AIRLLM_CUDA_MATMUL", "AIRLLM_TEST_NVRTC", "AIRLLM_TEST_NVRTC_COMPILER")
+    names = (
+        "LD_PRELOAD",
+        "ASAN_OPTIONS",
+        "AIRLLM_CUDA_MATMUL",
+        "AIRLLM_TEST_NVRTC",
+        "AIRLLM_TEST_NVRTC_COMPILER",
+    )
     names += ("PYTHONPATH",)
     shown = " ".join(f"{name}='{settings[name]}'" for name in names if name in settings)
     print(f"env {shown} python -m pytest --noconftest {HERE}/checks_*.py")

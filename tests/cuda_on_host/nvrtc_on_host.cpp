@@ -1,5 +1,7 @@
 // A stand-in for NVRTC: the text becomes a library for this processor, by nvrtc_on_host.py. What a program asks for
 // as machine code is that library's path.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -45,7 +47,7 @@ EXPORT int nvrtcCompileProgram(Program* program, int count, const char* const* o
   if (count != 2 || std::string(options[1]) != "--gpu-architecture=sm_90") return 5;  // of the stand-in's devices
   const std::string folder = setting("AIRLLM_TEST_NVRTC");
   static int number = 0;
-  const std::string at = folder + "/" + std::to_string(number++);
+  const std::string at = folder + "/" + std::to_string(getpid()) + "-" + std::to_string(number++);
   std::ofstream(at + ".cu") << program->text;
   const std::string call = std::string(setting("AIRLLM_TEST_NVRTC_COMPILER")) + " " + at + ".cu >" + at + ".log 2>&1";
   const int status = std::system(call.c_str());

@@ -1,6 +1,6 @@
-"""Compiles the text of kernels to a library for this processor, once for each text; writes its path beside it.
+"""Compiles the text of kernels to a library for this processor, once for each text; writes down its path.
 
-    python nvrtc_on_host.py TEXT.cu
+python nvrtc_on_host.py TEXT.cu
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.cuda_on_host.build import compiler_of_kernels  # noqa: E402
+from tests.cuda_on_host.build import compiler_of_kernels
 
 BEGIN = "extern int text_begins;"
 KERNEL = re.compile(r'extern "C"\s+(?:__attribute__\(\(\w+\)\)\s*)?void\s+(\w+)\s*\(')
@@ -23,7 +23,9 @@ def names_of(text: str, compiler: list[str], folder: Path) -> list[str]:
     """The kernels that a text defines, most of them by macros."""
     source = folder / "names.cpp"
     source.write_text(f"{BEGIN}\n{text}")
-    expanded = subprocess.run([*compiler, "-E", "-P", str(source)], capture_output=True, text=True, check=True)
+    expanded = subprocess.run(
+        [*compiler, "-E", "-P", str(source)], capture_output=True, text=True, check=True
+    )
     return sorted(set(KERNEL.findall(expanded.stdout.partition(BEGIN)[2])))
 
 

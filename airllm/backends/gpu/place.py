@@ -1,8 +1,8 @@
 """A GPU behind the compiled module of a backend as the place of a model's arrays: see
 `airllm.backends.device.device_ops.Place`.
 
-The module has `Queue`, `Launch` and `compile` (`cpp_ext/cuda/ops/queue.h`). Kernels are compiled at their first
-use, a family at a time, by the compiler that the vendor has for that.
+The module has `Queue`, `Launch` and `compile` (`cpp_ext/cuda/ops/queue.h`). Kernels are compiled at their
+first use, a family at a time, by the compiler that the vendor has for that.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from airllm.backends.device.counters import Counters
 from airllm.backends.device.faults import COMPILE, LOST
 from airllm.backends.device.fused_ops import FusedOps
-from airllm.backends.gpu.kernel_text import text
 from airllm.backends.gpu.launches import Launch, Plan
+from airllm.backends.gpu.machine_code import machine_code
 from airllm.backends.gpu.planning import SharedKernels
 
 
@@ -87,24 +87,20 @@ class QueuePlace(SharedKernels):
 
     def _ready(self, launch: Launch) -> Any:
         program = self._program(launch.family)
-        arguments = [each if each is None or isinstance(each, str) else each.tobytes() for each in launch.arguments]
+        arguments = [
+            each if each is None or isinstance(each, str) else each.tobytes() for each in launch.arguments
+        ]
         return self._module.Launch(program, launch.kernel, launch.groups, launch.group, arguments)
 
     def _program(self, family: str) -> Any:
         if family not in self._programs:
-            code = machine_code(self._module, family, self._queue.arch)
+            code = machine_code(self._module.compile, family, self._queue.arch)
             self._programs[family] = self._queue.load(code)
         return self._programs[family]
 
     def run(self, plan: Plan, memory: Mapping[str, tuple[Any, int, int]]) -> None:
         self._queue.run(plan.launches, memory)
         self.counters.add(launches=len(plan.launches), submits=len(plan.launches))
-
-
-@functools.cache
-def machine_code(module: Any, family: str, arch: str) -> bytes:
-    """The kernels of a family for an architecture."""
-    return module.compile(text("gpu", family), arch)
 
 
 @functools.cache

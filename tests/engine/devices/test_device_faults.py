@@ -9,6 +9,7 @@ import pytest
 
 from airllm.backends import registry
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY, DeviceFault
+from airllm.backends.gpu import machine_code
 from airllm.cli import commands
 from airllm.engine.devices.fallback import BackendFallback
 from airllm.layer_engine import LayerWiseInferenceEngine
@@ -19,6 +20,7 @@ from tests.support.models.tiny_models import DATA, reference, texts
 backend = device_models.placed
 TEXTS = texts()
 KINDS = (MEMORY, LOST)
+NO_KERNEL = "this is no kernel"
 # Where a driver may report which fault, and at which call.
 PLACES = (
     ("allocate", 3, MEMORY),
@@ -42,10 +44,16 @@ def error_of(backend: str, kind: str) -> Exception:
 
         said = "Not enough memory left." if kind == MEMORY else "Validation Error: Parent device is lost"
         return (wgpu.GPUOutOfMemoryError if kind == MEMORY else wgpu.GPUValidationError)(said)
+    if backend == "cuda":
+        return MemoryError("no memory") if kind == MEMORY else driver_error()
     import pyopencl as cl
 
     code, error = (-4, cl.MemoryError) if kind == MEMORY else (-36, cl.LogicError)
     return error(cl._cl._ErrorRecord("", code, "clEnqueueNDRangeKernel"))
+
+
+def driver_error() -> Exception:
+    return registry.open_backend("cuda").module.DriverError("cudaErrorLaunchFailure")
 
 
 class Failing:
@@ -184,16 +192,27 @@ def test_faults_while_weights_are_uploaded(method, kind, backend, monkeypatch):
         agree(engine.forward(TEXTS[1]), reference("llama3")[1][-1])
 
 
+def forget_kernels(backend, engine, monkeypatch) -> str:
+    """Lets a place compile its kernels again; the module that gives it their text."""
+    place = place_of(engine)
+    if backend == "cuda":
+        monkeypatch.setattr(place, "_programs", {})
+        monkeypatch.setattr(
+            place.__class__.__module__ + ".machine_code", machine_code.machine_code.__wrapped__
+        )
+        return "airllm.backends.gpu.machine_code"
+    if backend == "opencl":
+        monkeypatch.setattr(place.engine.program, "_built", {})
+        monkeypatch.setattr(place.engine.program, "_own", threading.local())
+    else:
+        monkeypatch.setattr(place.engine, "_pipelines", {})
+    return f"tensor_ops_{backend}.engine"
+
+
 def test_a_driver_that_does_not_compile(backend, monkeypatch):
     """Its compiler is real, and gets a text that it must refuse."""
     with open_engine("llama3", backend, fallback_backends=["cpp"]) as engine:
-        opened, module = place_of(engine).engine, f"tensor_ops_{backend}.engine"
-        if backend == "opencl":
-            monkeypatch.setattr(opened.program, "_built", {})
-            monkeypatch.setattr(opened.program, "_own", threading.local())
-        else:
-            monkeypatch.setattr(opened, "_pipelines", {})
-        monkeypatch.setattr(f"{module}.text", lambda *given: "this is no kernel")
+        monkeypatch.setattr(f"{forget_kernels(backend, engine, monkeypatch)}.text", lambda *given: NO_KERNEL)
         with pytest.warns(BackendFallback, match=SAYS[COMPILE]):
             agree(engine.forward(TEXTS[1]), reference("llama3")[1][-1])
 
