@@ -90,6 +90,44 @@ def test_links_neither_driver_nor_cuda_libraries(extension):
     assert "libstdc++" in needed and not re.search(r"NEEDED.*lib(cuda|cudart|cublas|nv)", needed)
 
 
+# ---- kernels that are compiled at run time
+
+QUICK = ("rope", "rows", "recurrent", "experts.q4_k", "mixture.q4_k.q6_k", "linear_beside.q4_0.f16.q6_k")
+
+
+@pytest.fixture(scope="module")
+def nvrtc(extension):
+    """The module's function, with the real compiler of pip's package or the toolkit. It needs no driver."""
+    code = "import tensor_ops_cuda as c\ntry: c.compile('', 'sm_90')\nexcept c.CompileError as e: print(e)"
+    said = python(code, PYTHONPATH=str(extension.parent))
+    if "was found" in said:
+        assert "nvrtc" not in REQUIRED, said
+        pytest.skip(said)
+    return extension.parent
+
+
+@pytest.mark.parametrize("arch", ("sm_75", "sm_120"))
+def test_the_shared_text_compiles_without_headers_or_a_toolkit(nvrtc, arch):
+    code = f"""
+import tensor_ops_cuda
+from airllm.backends.gpu.kernel_text import text
+for family in {QUICK}:
+    made = tensor_ops_cuda.compile(text("gpu", family), {arch!r})
+    print(family, made[:4] == b"\\x7fELF", len(made))
+"""
+    printed = python(code, PYTHONPATH=f"{nvrtc}{os.pathsep}{ROOT}").split("\n")[: len(QUICK)]
+    assert [line.split()[:2] for line in printed] == [[family, "True"] for family in QUICK]
+
+
+def test_a_gpu_newer_than_the_compiler_gets_code_for_its_driver(nvrtc):
+    code = """
+import tensor_ops_cuda
+from airllm.backends.gpu.kernel_text import text
+print(tensor_ops_cuda.compile(text("gpu", "rope"), "sm_999").partition(b".target")[2][:9].decode())
+"""
+    assert re.match(r" sm_1\d\d", python(code, PYTHONPATH=f"{nvrtc}{os.pathsep}{ROOT}"))
+
+
 # ---- machine code
 
 

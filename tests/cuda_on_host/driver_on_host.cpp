@@ -1,5 +1,5 @@
-// A stand-in for the driver's part that loads and launches kernels compiled at run time. Their "machine code" is
-// the path of a library, which nvrtc_on_host.cpp has compiled.
+// A stand-in for the driver's part that loads and launches kernels compiled at run time. Their "machine code"
+// is the path of a library, which nvrtc_on_host.cpp has compiled.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
@@ -24,8 +24,8 @@ cudaError_t find(void** function, void* module, const char* name) {
   return *function ? cudaSuccess : set(cudaErrorSymbolNotFound);
 }
 
-cudaError_t launch(void* function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
-                   unsigned, cudaStream_t stream, void** arguments, void**) {
+cudaError_t launch(void* function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned,
+                   unsigned, unsigned, cudaStream_t stream, void** arguments, void**) {
   ENTER(cuLaunchKernel);
   if (y != 1 || z != 1 || !is_launchable(blocks, threads)) return cudaErrorInvalidConfiguration;
   auto* const made =
@@ -36,7 +36,8 @@ cudaError_t launch(void* function, unsigned blocks, unsigned y, unsigned z, unsi
 
 }  // namespace
 
-extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** found, unsigned, unsigned long long,
+extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** found, unsigned,
+                                                        unsigned long long,
                                                         cudaDriverEntryPointQueryResult*) {
   const std::map<std::string, void*> functions{{"cuModuleLoadData", reinterpret_cast<void*>(load)},
                                                {"cuModuleGetFunction", reinterpret_cast<void*>(find)},

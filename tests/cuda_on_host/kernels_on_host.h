@@ -208,8 +208,8 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
 }
 
 // For kernels that are compiled at run time: the stand-in of the driver finds them by these names.
-#define ON_HOST_KERNEL(name)                                                                                  \
-  extern "C" __attribute__((visibility("default"))) void* on_host_bind_##name(unsigned blocks,                \
-                                                                              unsigned threads, void** given) { \
-    return new std::function<void()>(on_host::bound(name, blocks, threads, given));                           \
+#define ON_HOST_KERNEL(name)                                                        \
+  extern "C" __attribute__((visibility("default"))) void* on_host_bind_##name(      \
+      unsigned blocks, unsigned threads, void** given) {                            \
+    return new std::function<void()>(on_host::bound(name, blocks, threads, given)); \
   }

@@ -1,5 +1,5 @@
-// A stand-in for NVRTC: the text becomes a library for this processor, by nvrtc_on_host.py. What a program asks for
-// as machine code is that library's path.
+// A stand-in for NVRTC: the text becomes a library for this processor, by nvrtc_on_host.py. What a program
+// asks for as machine code is that library's path.
 #include <unistd.h>
 
 #include <cstdio>
@@ -44,12 +44,14 @@ EXPORT int nvrtcCreateProgram(Program** made, const char* text, const char*, int
 }
 
 EXPORT int nvrtcCompileProgram(Program* program, int count, const char* const* options) {
-  if (count != 2 || std::string(options[1]) != "--gpu-architecture=sm_90") return 5;  // of the stand-in's devices
+  if (count != 2 || std::string(options[1]) != "--gpu-architecture=sm_90")
+    return 5;  // of the stand-in's devices
   const std::string folder = setting("AIRLLM_TEST_NVRTC");
   static int number = 0;
   const std::string at = folder + "/" + std::to_string(getpid()) + "-" + std::to_string(number++);
   std::ofstream(at + ".cu") << program->text;
-  const std::string call = std::string(setting("AIRLLM_TEST_NVRTC_COMPILER")) + " " + at + ".cu >" + at + ".log 2>&1";
+  const std::string call =
+      std::string(setting("AIRLLM_TEST_NVRTC_COMPILER")) + " " + at + ".cu >" + at + ".log 2>&1";
   const int status = std::system(call.c_str());
   program->log = contents(at + ".log");
   program->library = contents(at + ".path");

@@ -75,7 +75,7 @@ class Buffer {
 class KernelLaunch {
  public:
   KernelLaunch(std::shared_ptr<Program> program, const std::string& kernel, int64_t groups, int64_t group,
-         const py::sequence& arguments)
+               const py::sequence& arguments)
       : program_(std::move(program)), groups_(unsigned(groups)), group_(unsigned(group)) {
     for (const py::handle argument : arguments) {
       auto& value = values_.emplace_back();
@@ -255,7 +255,8 @@ class Queue {
 // A module's attribute that airllm/backends/gpu/place.py makes: importing it starts Python code.
 inline py::object attribute_of_place(const std::string& name) {
   if (name != "device_ops" && name != "counters")
-    throw py::attribute_error(std::string("module '") + Vendor::kModule + "' has no attribute '" + name + "'");
+    throw py::attribute_error(std::string("module '") + Vendor::kModule + "' has no attribute '" + name +
+                              "'");
   const py::module_ place = py::module_::import("airllm.backends.gpu.place");
   return place.attr("attribute_of")(py::module_::import(Vendor::kModule), name);
 }
@@ -265,7 +266,8 @@ inline void define_queue(py::module_& module) {
   py::class_<Mark, std::shared_ptr<Mark>>(module, "Mark");
   py::class_<Upload, std::shared_ptr<Upload>>(module, "Upload");
   py::class_<Program, std::shared_ptr<Program>>(module, "Program");
-  py::class_<KernelLaunch>(module, "Launch", "A kernel with its grid and arguments: bytes, None, or names of arrays.")
+  py::class_<KernelLaunch>(module, "Launch",
+                           "A kernel with its grid and arguments: bytes, None, or names of arrays.")
       .def(py::init<std::shared_ptr<Program>, const std::string&, int64_t, int64_t, const py::sequence&>(),
            py::arg("program"), py::arg("kernel"), py::arg("groups"), py::arg("group"), py::arg("arguments"));
   py::class_<Queue, std::shared_ptr<Queue>>(module, "Queue", "Memory and launches of the device in use.")

@@ -73,8 +73,10 @@ class Cublas {
   static constexpr int kMathMode = 16;  // no TF32 for float32, no reduced-precision sums of float16
 
   bool find(void* library) {
-    return find_function(library, "cublasCreate_v2", create_) && find_function(library, "cublasSetStream_v2", set_stream_) &&
-           find_function(library, "cublasSetMathMode", set_math_mode_) && find_function(library, "cublasGemmEx_64", gemm_) &&
+    return find_function(library, "cublasCreate_v2", create_) &&
+           find_function(library, "cublasSetStream_v2", set_stream_) &&
+           find_function(library, "cublasSetMathMode", set_math_mode_) &&
+           find_function(library, "cublasGemmEx_64", gemm_) &&
            find_function(library, "cublasGemmStridedBatchedEx_64", batched_) &&
            find_function(library, "cublasGetProperty", get_property_) &&
            find_function(library, "cublasGetStatusString", status_string_);

@@ -136,7 +136,11 @@ inline int attribute(cudaDeviceAttr which, int device) {
 inline DeviceFacts device_facts(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  return {properties.name, arch_of(properties), properties.major, properties.minor, properties.multiProcessorCount,
+  return {properties.name,
+          arch_of(properties),
+          properties.major,
+          properties.minor,
+          properties.multiProcessorCount,
           properties.totalGlobalMem};
 }
 

@@ -8,8 +8,8 @@
 
 namespace airllm::cuda {
 
-// A library under one of `names`: as the process has it, in one of `folders`, or where the loader finds it. In
-// this order, and that of the names; null if there is none, or `takes` refuses all.
+// A library under one of `names`: as the process has it, in one of `folders`, or where the loader finds it.
+// In this order, and that of the names; null if there is none, or `takes` refuses all.
 template <class Takes>
 void* load_library(const std::vector<std::string>& names, const std::vector<std::string>& folders,
                    const Takes& takes) {

@@ -72,7 +72,8 @@ struct Vendor {
   static constexpr bool kHasCublas = true;
   static constexpr int32_t kDlpackDevice = 2, kDlpackManaged = 13;
   static constexpr const char *kCompiler = "NVRTC", *kCompilerPrefix = "nvrtc";
-  static constexpr const char* kGetCompiler = "it comes with the CUDA toolkit, or pip install nvidia-cuda-nvrtc";
+  static constexpr const char* kGetCompiler =
+      "it comes with the CUDA toolkit, or pip install nvidia-cuda-nvrtc";
   static constexpr const char* kArchOption = "--gpu-architecture=";
   static std::vector<std::string> compilers() { return {"libnvrtc.so.13", "libnvrtc.so.12"}; }
 };
