@@ -45,7 +45,8 @@ class OpenedModel:
     `ops` is a `KernelBackend` or `ExactOps`; `max_memory` is in bytes. If it is None and the model does not
     fit in the memory that is available, it is that. With `processes`, this process holds a part of each layer
     and of the output, and `config` describes that part. All processes call the same methods with the same
-    tokens and get the same logits. Raises ModelFileError, OSError, MemoryBudgetError.
+    tokens and get the same logits. `device` says what of it is on a device, None: nothing, before
+    `move_to_device`. Raises ModelFileError, OSError, MemoryBudgetError.
     """
 
     residency: Residency
@@ -60,7 +61,7 @@ class OpenedModel:
         context: int | None = None,
         cache_dtype: str = "f16",
         processes: Processes | None = None,
-        device: DeviceOptions = DeviceOptions(),  # noqa: B008  # frozen
+        device: DeviceOptions | None = DeviceOptions(),  # noqa: B008  # frozen
         fallback_backends: Sequence[str] = (),
     ):
         self._device_options, self._fallbacks = device, Fallbacks(fallback_backends)
@@ -121,6 +122,14 @@ class OpenedModel:
             )
         self._prepare()
 
+    def move_to_device(self, options: DeviceOptions) -> None:
+        """Use the device of its ops from now on, if they have one. Raises what opening it there raises."""
+        self._device_options = options
+        try:
+            self.use(self.ops)
+        except DeviceFault as fault:
+            self.fall_back(fault)
+
     def _prepare(self) -> None:
         """Prepare the calls that run layers in host memory, with the adapters in use."""
         adapted = "adapters are added op by op" if self._pairs else ""
@@ -133,6 +142,9 @@ class OpenedModel:
 
     def _move(self, ops: Any) -> OnDevice | None:
         """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
+        if self._device_options is None:
+            self.why_not_on_device = "it was opened in host memory"
+            return None
         given = ops.backend if isinstance(ops, ExactOps) else ops
         there = given.extension("device_ops")
         passing = pass_through(self._tensors, self._on_host, self._device_options) if there else None

@@ -23,6 +23,7 @@ from airllm.engine.parallel.mpi import MpiProcesses, mpi_processes
 from airllm.engine.parallel.threads import Group, Rank, join_group
 from airllm.files.hub import locate
 from airllm.memory.cache_layout import CacheLayout, dtype_named
+from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.kv_cache import Cache, ContextFull, check_context, token_id
 
 __all__ = ["PersistentKernel"]
@@ -168,10 +169,14 @@ class PersistentKernel:
         ops = ExactOps(self._ops) if exact else self._ops
         dtype = dtype_named(self._cache_dtype or getattr(self._given, "cache_dtype", "f16"))
         context = self._context or getattr(self._given, "context", None)
-        model = Model(_path_of(self._given), ops, None, context, dtype, self._processes)
+        captures = self._ops.extension("DecoderGraph") is not None  # which brings the weights there itself
+        options = None if captures else DeviceOptions()
+        model = Model(_path_of(self._given), ops, None, context, dtype, self._processes, options)
         try:
             self._cache = Cache(model.config, self._room(model, dtype), dtype, windowed=True)
             self._captured, self._why_not_captured = capture_step(model, self._cache)
+            if captures and not self._captured:
+                model.move_to_device(DeviceOptions())
         except BaseException:
             model.close()
             raise

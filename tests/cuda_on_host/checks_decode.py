@@ -12,8 +12,10 @@ from machine import clean_machine, message  # noqa: F401
 
 import tensor_ops_cuda as cuda
 from airllm import PersistentKernel, backends
+from airllm.backends.device.faults import DeviceFault
 from airllm.engine.layers.rope_tables import Rotation
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.kv_cache import ContextFull
 from tests.support.models import tiny_gguf, tiny_models
 from tests.support.models.tiny_models import DATA
@@ -21,6 +23,7 @@ from tests.support.models.tiny_models import DATA
 TEXT = tiny_models.texts()[0]
 LAUNCHES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaMallocAsync", "cudaGraphLaunch")
 UNSUPPORTED, INVALIDATED, ISOLATION, IMPLICIT = 900, 901, 905, 906  # cudaErrorStreamCapture...
+OUT_OF_MEMORY = 2
 
 
 def calls() -> dict[str, int]:
@@ -158,10 +161,24 @@ def test_a_layer_on_a_device_has_no_place_for_experts(monkeypatch):
         assert "native layers of cuda do not support expert_feed_forward, experts, " in kernel.plan
 
 
-def test_a_device_without_room_for_the_weights():
-    runtime.on_host_machine(13000, 2, 1, 1 << 14)
+def test_a_device_without_room_for_what_is_captured(monkeypatch):
+    """Layers that do not fit are computed elsewhere; where nothing fits, the error says what to do."""
+    wanted = by_engine(DATA / "llama2", TEXT[:3])
+    monkeypatch.setattr("airllm.backends.gpu.place.QueuePlace.free_memory", lambda self: 1 << 20)
+    runtime.on_host_fail(b"cudaMallocAsync", 5, OUT_OF_MEMORY)
     with kernel_of(DATA / "llama2") as kernel:
         assert re.match(r"cuda: op by op: allocating \d+ bytes on cuda:0 .* bytes are free", kernel.plan)
+        assert distance(np.stack([kernel.step(token) for token in TEXT[:3]]), wanted) < 1e-4
+    runtime.on_host_machine(13000, 2, 1, 1 << 14)
+    assert "device_memory=" in message((DeviceFault, MemoryBudgetError), kernel_of, DATA / "llama2")
+
+
+def test_weights_are_on_the_device_once():
+    """Those of a captured step, and not those of the model that it was captured from too."""
+    before = cuda.counters.read()
+    with kernel_of(DATA / "llama2") as kernel:
+        assert kernel.plan.startswith("cuda: one launch")
+        assert (cuda.counters.read() - before).uploaded == 0
 
 
 @pytest.mark.parametrize("call", ("cudaMallocHost", "cudaStreamBeginCapture", "cudaGraphInstantiate"))

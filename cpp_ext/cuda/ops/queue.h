@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <cstring>
 #include <list>
 #include <memory>
 #include <string>
@@ -71,6 +72,22 @@ class Buffer {
   std::shared_ptr<Mark> written_;
 };
 
+using Value = std::array<char, 8>;  // of an argument, from its first byte on
+
+struct BoundLaunch {
+  Driver::Function kernel;
+  unsigned groups, group;
+  std::vector<Value> values;
+
+  void start(cudaStream_t stream) {
+    std::vector<void*> pointers;
+    for (Value& value : values) pointers.push_back(value.data());
+    check(Driver::get().launch(kernel, groups, 1, 1, group, 1, 1, 0, stream, pointers.data(), nullptr),
+          "the launch of a kernel");
+    ++kernels_launched;
+  }
+};
+
 // A kernel with its grid and its arguments: bytes of a value, or None for no array, or the name of one.
 class KernelLaunch {
  public:
@@ -92,25 +109,23 @@ class KernelLaunch {
     kernel_ = program_->kernel(kernel);
   }
 
-  // `memory`: for each name a buffer, an offset in it, and how many bytes there are from there.
-  void run(const py::dict& memory, cudaStream_t stream) {
+  // The launch with the arrays that `memory` has: for each name a buffer, an offset in it, and how many bytes
+  // there are from there.
+  BoundLaunch bind(const py::dict& memory) const {
+    BoundLaunch bound{kernel_, groups_, group_, values_};
     for (const auto& [index, name] : arrays_) {
       const py::tuple part = memory[name];
-      void* const at = part[0].cast<const Buffer&>().at(part[1].cast<size_t>());
-      std::copy_n(reinterpret_cast<const char*>(&at), sizeof at, values_[index].begin());
+      const void* const at = part[0].cast<const Buffer&>().at(part[1].cast<size_t>());
+      std::memcpy(bound.values[index].data(), &at, sizeof at);
     }
-    std::vector<void*> pointers;
-    for (auto& value : values_) pointers.push_back(value.data());
-    check(Driver::get().launch(kernel_, groups_, 1, 1, group_, 1, 1, 0, stream, pointers.data(), nullptr),
-          "the launch of a kernel");
-    ++kernels_launched;
+    return bound;
   }
 
  private:
   const std::shared_ptr<Program> program_;
   const unsigned groups_, group_;
   Driver::Function kernel_ = nullptr;
-  std::vector<std::array<char, 8>> values_;
+  std::vector<Value> values_;
   std::vector<std::pair<size_t, py::object>> arrays_;
 };
 
@@ -171,7 +186,10 @@ class Queue {
     require_device();
     DeviceGuard guard(device_);
     check(cudaSetDevice(device_), "cudaSetDevice");  // a thread's first call of the driver needs it
-    for (const py::handle launch : launches) launch.cast<KernelLaunch&>().run(memory, *stream_);
+    std::vector<BoundLaunch> bound;
+    for (const py::handle launch : launches) bound.push_back(launch.cast<const KernelLaunch&>().bind(memory));
+    const arguments::Unlocked released;  // a launch waits where the driver's queue is full
+    for (BoundLaunch& launch : bound) launch.start(*stream_);
   }
 
   // ---- uploads beside launches

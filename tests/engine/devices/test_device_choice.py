@@ -21,7 +21,12 @@ from tests.support.engines import device_models
 from tests.support.models.tiny_models import DATA
 
 MODEL = DATA / "llama3"
-backend = device_models.placed
+
+
+@pytest.fixture(params=("opencl", "webgpu"))
+def backend(request):
+    """A backend that says of its device whether it is a processor."""
+    return device_models.running(request.param)
 
 
 @pytest.fixture

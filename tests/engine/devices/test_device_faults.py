@@ -21,6 +21,7 @@ backend = device_models.placed
 TEXTS = texts()
 KINDS = (MEMORY, LOST)
 NO_KERNEL = "this is no kernel"
+COMPILED = ("cuda", "rocm")  # whose module raises errors of its own
 # Where a driver may report which fault, and at which call.
 PLACES = (
     ("allocate", 3, MEMORY),
@@ -44,16 +45,13 @@ def error_of(backend: str, kind: str) -> Exception:
 
         said = "Not enough memory left." if kind == MEMORY else "Validation Error: Parent device is lost"
         return (wgpu.GPUOutOfMemoryError if kind == MEMORY else wgpu.GPUValidationError)(said)
-    if backend == "cuda":
-        return MemoryError("no memory") if kind == MEMORY else driver_error()
+    if backend in COMPILED:
+        lost = registry.open_backend(backend).module.DriverError("the launch failed")
+        return MemoryError("no memory") if kind == MEMORY else lost
     import pyopencl as cl
 
     code, error = (-4, cl.MemoryError) if kind == MEMORY else (-36, cl.LogicError)
     return error(cl._cl._ErrorRecord("", code, "clEnqueueNDRangeKernel"))
-
-
-def driver_error() -> Exception:
-    return registry.open_backend("cuda").module.DriverError("cudaErrorLaunchFailure")
 
 
 class Failing:
@@ -195,7 +193,7 @@ def test_faults_while_weights_are_uploaded(method, kind, backend, monkeypatch):
 def forget_kernels(backend, engine, monkeypatch) -> str:
     """Lets a place compile its kernels again; the module that gives it their text."""
     place = place_of(engine)
-    if backend == "cuda":
+    if backend in COMPILED:
         monkeypatch.setattr(place, "_programs", {})
         monkeypatch.setattr(
             place.__class__.__module__ + ".machine_code", machine_code.machine_code.__wrapped__

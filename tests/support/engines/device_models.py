@@ -16,7 +16,7 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support.environment import REQUIRED
 from tests.support.models.tiny_models import SHORT, texts
 
-PLACES = ("opencl", "webgpu", "cuda")  # backends with a `Place`
+PLACES = ("opencl", "webgpu", "cuda", "rocm")  # backends with a `Place`
 BACKENDS = (*PLACES, "mlx")  # those that keep models on their device
 
 
