@@ -53,7 +53,8 @@ PYBIND11_MODULE(AIRLLM_GPU_MODULE, module) {
   module.doc() =
       "The ops of airllm on GPUs of NVIDIA or AMD. Importing it starts nothing; get_cuda_info() says what "
       "runs.";
-  static PyObject* const driver_error = py::exception<CudaError>(module, "DriverError", PyExc_RuntimeError).ptr();
+  static PyObject* const driver_error =
+      py::exception<CudaError>(module, "DriverError", PyExc_RuntimeError).ptr();
   py::register_local_exception<CompileError>(module, "CompileError", PyExc_RuntimeError);
   py::register_local_exception_translator([](std::exception_ptr thrown) {
     try {

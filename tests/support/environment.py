@@ -7,7 +7,19 @@ import pytest
 
 # What tests look for besides backends.
 TOOLS = {
-    *("oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc", "hipcc", "mpi", "cmake"),
+    *(
+        "oclgrind",
+        "neon",
+        "qemu-x86_64",
+        "clang",
+        "objdump",
+        "real-data",
+        "nvcc",
+        "nvrtc",
+        "hipcc",
+        "mpi",
+        "cmake",
+    ),
     *("chromium", "mingw", "nginx", "pyright", "sphinx"),
 }
 REQUIRED = [name for name in os.environ.get("AIRLLM_TEST_REQUIRE", "").split(",") if name]
