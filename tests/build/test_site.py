@@ -1,4 +1,4 @@
-"""The documentation site: it is built without a warning, its links lead somewhere, and nothing is missing in it."""
+"""The documentation site: it is built without a warning, links lead somewhere, and nothing is missing."""
 
 import importlib.util
 import re
@@ -24,8 +24,13 @@ GUIDES = (
     *("benchmarks/README.md", "benchmarks/results/README.md", "deploy/README.md"),
 )
 PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+DESKTOP = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 WIDTH = (
     "return Math.max(...[...document.querySelectorAll('html, .content, article')].map((e) => e.scrollWidth))"
+)
+SCROLLED_TABLES = (
+    "return [...document.querySelectorAll('.table-wrapper')].filter((e) => e.scrollWidth > e.clientWidth)"
+    ".map((e) => e.innerText.slice(0, 60))"
 )
 COLOURS = ("color", "background-color")
 COLOUR = "return getComputedStyle(document.body).getPropertyValue(arguments[0])"
@@ -115,6 +120,18 @@ def test_no_page_is_wider_than_a_phone(site, browser):
         wide |= {path.name: width} if width > PHONE["width"] else {}
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert not wide
+
+
+def test_no_table_is_wider_than_its_page_on_a_desktop(site, browser):
+    """A table that scrolls there leaves its prose a column of one word."""
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", DESKTOP)
+    scrolled = {}
+    for path in site:
+        browser.get(path.as_uri())
+        tables = browser.execute_script(SCROLLED_TABLES)
+        scrolled |= {path.name: tables} if tables else {}
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert not scrolled
 
 
 def test_the_search_finds_an_op(site, browser):
