@@ -80,6 +80,7 @@ def draw_speed(path: Path) -> None:
             axes.bar_label(bars, fmt="%.0f", fontsize=8, padding=2, color="#444444")
         axes.set_xticks(range(len(cases)), [case["format"].upper() for case in cases])
         axes.set_title(f"tokens/s, {title}", fontsize=11, loc="left")
+        axes.margins(y=0.1)  # the highest bar's label stays below the title
         axes.set_yticks([])
         axes.tick_params(length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
