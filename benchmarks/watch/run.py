@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -116,13 +117,25 @@ def results_in(folder: Path, name: str) -> list[Result]:
 
 
 def stored_table(of: Watched, folder: Path, machine: Mapping[str, Any]) -> Result:
-    """The table of this machine, or else one of the same instruction set, or else any."""
+    """The table of this machine, or else the one of the nearest instruction set; of several, the newest."""
     tables = [load(path) for path in tables_in(folder, of.table)]
     if not tables:
         make = f"python benchmarks/{of.script} makes one"
         raise NotRun(f"{folder} has no {of.table}_*.json to compare with: {make}")
-    wanted = ("isa", *MACHINE)
-    return max(tables, key=lambda each: [each["machine"][key] == machine[key] for key in wanted])
+
+    def nearness(table: Result) -> tuple[bool | str, ...]:
+        then = table["machine"]
+        same = {key: then[key] == machine[key] for key in MACHINE}
+        alike = vectors(then["isa"]) == vectors(machine["isa"])
+        return same["isa"], alike, same["cpu"], same["cores"], table["date"]
+
+    return max(tables, key=nearness)
+
+
+def vectors(isa: str) -> str:
+    """What sets with vectors of one width have in common: "avx512" of avx512_amx, "avx" of avx2."""
+    found = re.match(r"avx512|[a-z]+", isa)
+    return found[0] if found else isa
 
 
 def tables_in(folder: Path, name: str) -> list[Path]:

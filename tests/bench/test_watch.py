@@ -120,6 +120,29 @@ def test_the_table_of_the_same_instruction_set_is_taken(tmp_path):
     assert found["machine"]["isa"] == "avx2"
 
 
+@pytest.mark.parametrize(
+    ("isas", "here", "taken"),
+    [
+        (("avx2", "avx512_bf16"), "avx512_amx", "avx512_bf16"),
+        (("avx512_bf16", "avx_vnni"), "avx2", "avx_vnni"),
+        (("avx2", "neon"), "neon_i8mm", "neon"),
+    ],
+)
+def test_else_the_table_of_the_nearest_instruction_set(tmp_path, isas, here, taken):
+    """Products of AVX-512 are not beside those of AVX2 if a table of an AVX-512 is there."""
+    for number, isa in enumerate(isas):
+        table = {"date": "2026-01-02", "machine": MACHINE | {"isa": isa}}
+        (tmp_path / f"ops_{number}.json").write_text(json.dumps(table))
+    assert run.stored_table(OF["ops"], tmp_path, MACHINE | {"isa": here})["machine"]["isa"] == taken
+
+
+def test_of_tables_that_are_as_near_the_newest_is_taken(tmp_path):
+    for date in ("2026-01-02", "2026-01-03", "2026-01-01"):
+        table = {"date": date, "machine": MACHINE | {"cpu": "another"}}
+        (tmp_path / f"ops_{date}.json").write_text(json.dumps(table))
+    assert run.stored_table(OF["ops"], tmp_path, MACHINE)["date"] == "2026-01-03"
+
+
 def test_without_a_table_nothing_is_compared_and_the_exit_code_says_so(watch, tmp_path):
     (tmp_path / "stored" / "ops_a_cpu.json").unlink()
     code, printed = watch(STORED)
