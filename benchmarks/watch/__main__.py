@@ -8,7 +8,8 @@ meet, with a margin between them. A benchmark in which something moved runs once
 the range. `--output FOLDER` keeps the tables of the runs; `--measured FOLDER` compares
 such tables, and runs nothing.
 
-Ends with 0 if nothing became slower, 1 if something did, 2 if a benchmark was not compared at all.
+Ends with 0 if nothing became slower; 1 if something did, on the machine of its table; 2 if a benchmark has
+no ratio to compare, or became slower beside a table of another machine, where it may be the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import record
-from benchmarks.watch.report import print_found, print_moves
+from benchmarks.watch.report import print_found, print_moves, print_other_machines
 from benchmarks.watch.run import watch
 from benchmarks.watch.watched import NOT_WATCHED, WATCHED
 
@@ -36,10 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found.append(watch(each, given.output or Path(folder), given))
             print_found(found[-1], given.margin)
     print_moves(found, given.margin)
+    print_other_machines(found, given.margin)
     print("Not watched: " + "; ".join(f"{script} {why}" for script, why in NOT_WATCHED.items()))
-    if any(each.failure for each in found):
-        return NOT_COMPARED
-    return SLOWER if any(each.moved(given.margin, -1) for each in found) else 0
+    slower = [each for each in found if each.moved(given.margin, -1)]
+    if any(each.same_machine for each in slower):
+        return SLOWER
+    return NOT_COMPARED if slower or not all(each.moves for each in found) else 0
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:

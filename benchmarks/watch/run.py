@@ -36,6 +36,7 @@ class Found:
     date: str = ""  # of the stored table
     moves: list[Move] = field(default_factory=list)
     absent: dict[str, int] = field(default_factory=dict)  # peers, and how many cases lack them
+    missing: list[str] = field(default_factory=list)  # what else was not measured, and why
     differences: list[str] = field(default_factory=list)  # of the machine and of peers' versions
     same_machine: bool = True
     failure: str = ""
@@ -75,6 +76,7 @@ def compared(of: Watched, results: list[Result], given: Namespace) -> Found:
         table["date"],
         compare.moves(stored, now),
         compare.missing(stored, now, measured),
+        [each for each in results[0].get("missing", ()) if each not in of.peers],
         compare.differences(table["machine"], machine, MACHINE),
         _same(table["machine"], machine),
     )

@@ -100,16 +100,35 @@ def test_a_peer_that_is_not_there_is_said(watch):
     )
 
 
+def test_a_benchmark_without_any_ratio_is_not_compared_and_the_exit_code_says_so(watch):
+    code, printed = watch({})
+    assert code == 2 and "ops: NOT COMPARED: 0 ratios" in printed
+
+
+def test_what_a_benchmark_could_not_measure_is_said(watch, tmp_path):
+    write(tmp_path / "measured", STORED)
+    table = tmp_path / "measured" / "ops_a_cpu.json"
+    table.write_text(json.dumps(json.loads(table.read_text()) | {"missing": ["torch", "q8_0 (no file)"]}))
+    printed = watch(None, "--measured", str(tmp_path / "measured"))[1]
+    assert "NOT MEASURED: q8_0 (no file)" in printed and "NOT MEASURED: torch" not in printed
+
+
 def test_a_case_that_the_short_run_leaves_out_is_no_missing_peer(watch, tmp_path):
     code, printed = watch(STORED, what="gelu")
-    assert code == 0 and "ops: 0 ratios" in printed and "NOT COMPARED" not in printed
+    assert code == 2 and "0 ratios" in printed and "NOT COMPARED with" not in printed
 
 
 def test_another_machine_is_said_and_no_times_are_compared(watch):
     versions = MACHINE["versions"] | {"torch": "2.1"}
     code, printed = watch(STORED | {"torch": (1.5, 1.6)}, cores=4, versions=versions)
     said = "cores 2 then, 4 now; torch 2.0 then, 2.1 now. Another machine: only ratios are compared"
-    assert code == 1 and said in printed and "| 0.74x | - | - |" in printed
+    assert said in printed and "| slower | 2.00-2.20x | 1.50-1.60x | 0.74x | - | - |" in printed
+    assert code == 2 and "which may be why: ops. Tables" in printed and "SLOWER" not in printed
+
+
+def test_of_another_machine_it_is_no_matter_if_nothing_became_slower(watch):
+    code, printed = watch(STORED | {"torch": (3.5, 3.6)}, cores=4)
+    assert code == 0 and "Another machine" in printed and "which may be why" not in printed
 
 
 def test_the_table_of_the_same_instruction_set_is_taken(tmp_path):
