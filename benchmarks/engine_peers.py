@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,15 @@ PAUSE = 0.05  # seconds in which the previous engine's threads stop spinning
 
 class NoEngine(RuntimeError):
     """Why an engine is not available for the comparison."""
+
+
+def _ending(status: int) -> str:
+    """How a process ended that wrote nothing."""
+    if status != -signal.SIGILL:
+        return f"exit status {status}"
+    return (
+        "illegal instruction; it was built for another CPU: build it on this machine (benchmarks/README.md)"
+    )
 
 
 class Engine:
@@ -52,7 +62,7 @@ class Engine:
         if line := self._process.stdout.readline():
             return json.loads(line)
         lines = self._process.communicate()[1].strip().splitlines()
-        raise NoEngine(f"{self.name}: {lines[-1] if lines else f'exit status {self._process.returncode}'}")
+        raise NoEngine(f"{self.name}: {lines[-1] if lines else _ending(self._process.returncode)}")
 
     def close(self) -> None:
         self._process.communicate()

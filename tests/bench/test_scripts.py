@@ -8,6 +8,7 @@ from scripts import ROOT, run
 
 from airllm.backends import available
 from airllm.bench import op_benchmark
+from benchmarks.engine_peers import Engine, NoEngine
 
 pytestmark = pytest.mark.usefixtures("no_vulkan")
 
@@ -74,6 +75,22 @@ def test_benchmark_py_reports_the_active_backend():
     assert done.returncode == 0 and done.stdout.startswith("usage: benchmark.py"), done.stderr
     assert "configure_backend --backend=cpp" in done.stdout and "Active backend" not in done.stdout
     assert run("cpp", script="benchmarks/benchmark.py").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("kill -ILL $$", "llama_cpp: illegal instruction; it was built for another CPU"),
+        ("exit 3", "exit status 3"),
+    ],
+)
+def test_an_engine_that_ends_without_a_word_says_how(end, said, tmp_path):
+    """A llama.cpp that was built on another machine says nothing itself."""
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f"#!/bin/sh\n{end}\n")
+    interpreter.chmod(0o755)
+    with pytest.raises(NoEngine, match=said):
+        Engine(str(interpreter), "llama_cpp", tmp_path / "model.gguf", 1)
 
 
 def test_every_example_runs():
