@@ -42,6 +42,7 @@ MENTIONS = {
     "cpp_ext/commands/rocm_build.py": ({"cuda"}, "it compiles the sources of that backend"),
     "pyproject.toml": ({"cpp", "mlx", "opencl", "webgpu"}, "extras, and mypy's list: TOML has no other form"),
     "backend.json": ({"cpp", "cuda", "opencl", "python"}, "what configure_backend --reset writes"),
+    ".ci/run": ({"cuda"}, "the name of a package that pip installs"),
     ".gitignore": ({"cpp"}, "the note that an install without a compiler leaves"),
     "Makefile": ({"cpp"}, "the same note"),
 }
