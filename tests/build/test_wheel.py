@@ -99,7 +99,10 @@ def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(built):
 # Where in a wheel all files of a folder of cpp_ext/ lie, and of the folders inside it.
 CARRIED = {
     "tensor_ops_webgpu/kernels": "tensor_ops_webgpu/kernels",
-    **{f"airllm/cpp_ext/{name}": name for name in ("cmake", "cpu", "gpu_kernels", "include", "ops", "program")},
+    **{
+        f"airllm/cpp_ext/{name}": name
+        for name in ("cmake", "cpu", "gpu_kernels", "include", "ops", "program")
+    },
 }
 
 
