@@ -40,7 +40,7 @@ class Compiler {
     std::lock_guard<std::mutex> lock(mutex_);
     std::string code, log;
     int status = compile_for(text, Vendor::kArchOption + arch, code, log);
-    if (status == kInvalidOption && Vendor::kHasCublas) status = compile_for(text, newest(), code, log);
+    if (status == kInvalidOption && Vendor::kHasPtx) status = compile_for(text, newest(), code, log);
     if (status != 0)
       throw CompileError(std::string(Vendor::kCompiler) + " does not compile the kernels for " + arch + ": " +
                          error_text_(status) + (log.empty() ? "" : "\n" + log));
@@ -58,11 +58,11 @@ class Compiler {
     const bool alike = named("CompileProgram", compile_) && named("DestroyProgram", destroy_) &&
                        named("GetProgramLogSize", log_size_) && named("GetProgramLog", log_) &&
                        named("GetErrorString", error_text_) && named("CreateProgram", create_);
-    const bool own = Vendor::kHasCublas ? named("GetCUBINSize", code_size_) && named("GetCUBIN", code_) &&
-                                              named("GetPTXSize", ptx_size_) && named("GetPTX", ptx_) &&
-                                              named("GetNumSupportedArchs", arch_count_) &&
-                                              named("GetSupportedArchs", archs_)
-                                        : named("GetCodeSize", code_size_) && named("GetCode", code_);
+    const bool own = Vendor::kHasPtx ? named("GetCUBINSize", code_size_) && named("GetCUBIN", code_) &&
+                                           named("GetPTXSize", ptx_size_) && named("GetPTX", ptx_) &&
+                                           named("GetNumSupportedArchs", arch_count_) &&
+                                           named("GetSupportedArchs", archs_)
+                                     : named("GetCodeSize", code_size_) && named("GetCode", code_);
     if (!alike || !own) create_ = nullptr;
     return alike && own;
   }

@@ -26,7 +26,7 @@ struct Vendor {
   static constexpr const char* kBuild =
       "build for this GPU: AIRLLM_HIP_ARCHS=<its gfx name> python setup.py build_hip";
   static constexpr const char* kMatmul = "tiled (the build for AMD's GPUs calls no library)";
-  static constexpr bool kHasCublas = false;
+  static constexpr bool kHasCublas = false, kHasPtx = false;  // PTX: code that the driver compiles
   static constexpr int32_t kDlpackDevice = 10, kDlpackManaged = 10;
   static constexpr const char *kCompiler = "hipRTC", *kCompilerPrefix = "hiprtc";
   static constexpr const char* kGetCompiler = "it comes with ROCm: libhiprtc.so, or libamdhip64.so";
@@ -69,7 +69,7 @@ struct Vendor {
   static constexpr const char* kBuild =
       "build for this GPU: AIRLLM_CUDA_ARCHS=<its compute capability> python setup.py build_cuda";
   static constexpr const char* kMatmul = nullptr;  // as gemm.h says
-  static constexpr bool kHasCublas = true;
+  static constexpr bool kHasCublas = true, kHasPtx = true;
   static constexpr int32_t kDlpackDevice = 2, kDlpackManaged = 13;
   static constexpr const char *kCompiler = "NVRTC", *kCompilerPrefix = "nvrtc";
   static constexpr const char* kGetCompiler =
