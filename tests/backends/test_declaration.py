@@ -70,7 +70,7 @@ def is_product(path):
 def named_in(path):
     """The backends that a file names, but for that of which it is."""
     own = set(re.findall("[a-z0-9]+", path.stem))  # cuda_build.py is of cuda
-    return {name for text in texts(path) for name in find_names(text)} - own
+    return {name for text in {*texts(path)} for name in find_names(text)} - own
 
 
 def texts(path):
