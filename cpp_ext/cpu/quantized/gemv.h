@@ -37,9 +37,12 @@ struct ProductKernels {
   void (*linear)(const LinearPart& part);
 };
 
-// Whether products with one row of x, and with several, prefetch interleaved weights. choose_prefetch()
-// decides when the kernels are chosen.
-inline bool prefetches_weights = false, prefetches_for_rows = false;
+// Where products prefetch interleaved weights: with one row of x whose vectors load a whole line of memory, or
+// parts of one, and with several rows. choose_prefetch() decides when the kernels are chosen.
+struct Prefetch {
+  bool of_lines = false, of_parts = false, for_rows = false;
+};
+inline Prefetch prefetch;
 
 struct StoredKernels {
   // n is a whole number of blocks.
