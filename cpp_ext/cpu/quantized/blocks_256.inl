@@ -67,6 +67,8 @@ struct BlockOf256 {
     }
   };
 
+  using PanelReader = Reader;
+
   static INLINE float block_scale(const char* p) { return half_at(p + F::kScale); }
 
   static INLINE void codes(uint8_t* to, const uint8_t* block, int chunk) {

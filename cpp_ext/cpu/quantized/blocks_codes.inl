@@ -5,11 +5,17 @@
 //
 // A format is a struct derived from BlockOfCodes. It has
 //   step(block)            the float32 scale of the block
-//   sub_scale(block, j)    the integer scale of a sub-block
-//   unpack(to, block, c)   the 32 codes of chunk c
-//   Reader                 all codes of a block, as vectors: read with unpack(), or as they are stored
+//   sub_blocks(p)          the integer scales of all sub-blocks
+//   sub_scale(block, j)    that of one
+// and its codes 16 at a time, a piece, as two vectors of bytes and what makes codes of them:
+//   piece(block, p)        what is looked up in a codebook, or stored
+//   rest(block, p)         the signs, what is added, or powers of 3
+//   code(piece, rest)      for vectors of any length, so that several pieces share instructions
+// or, where codes are fields of the stored bytes, StoredFields as its Reader, and unpack().
 #ifndef AIRLLM_BLOCKS_CODES_INL
 #define AIRLLM_BLOCKS_CODES_INL
+#include <type_traits>
+
 #include "blocks_256.inl"
 #include "blocks_32.inl"
 #include "codebooks.h"
@@ -19,14 +25,36 @@ namespace cpu::ISA {
 namespace {
 namespace stored {
 
+// The codes of a block in order, made in registers: a load would wait for the shorter stores before it.
+template <class F>
+struct CodesOfPieces {
+  const uint8_t* block;
+  explicit INLINE CodesOfPieces(const char* p) : block(reinterpret_cast<const uint8_t*>(p)) {}
+  INLINE Bytes vector(int v) const {
+    const int first = v * kStep / 16;
+    return F::code(bytes_of_pieces([&](int i) { return F::piece(block, first + i); }),
+                   bytes_of_pieces([&](int i) { return F::rest(block, first + i); }));
+  }
+};
+
+template <class F>
+NOINLINE void unpack_block(int8_t* codes, const char* p) {
+  if constexpr (std::is_same_v<typename F::Reader, CodesOfPieces<F>>) {
+    const CodesOfPieces<F> all(p);
+#pragma GCC unroll 16  // places are constants
+    for (int v = 0; v < 256 / kStep; ++v)
+      *reinterpret_cast<BytesInMemory*>(codes + v * kStep) = all.vector(v);
+  } else {
+    for (int c = 0; c < 8; ++c) F::unpack(codes + 32 * c, reinterpret_cast<const uint8_t*>(p), c);
+  }
+}
+
 // The codes of a block in order, unpacked to memory.
 template <class F>
 struct CodesInMemory256 {
   alignas(64) int8_t codes[256];
-  explicit INLINE CodesInMemory256(const char* p) {
-    for (int c = 0; c < 8; ++c) F::unpack(codes + 32 * c, reinterpret_cast<const uint8_t*>(p), c);
-  }
-  INLINE Bytes vector(int v) const { return load_bytes(codes + v * static_cast<int>(sizeof(Bytes))); }
+  explicit INLINE CodesInMemory256(const char* p) { unpack_block<F>(codes, p); }
+  INLINE Bytes vector(int v) const { return load_bytes(codes + v * kStep); }
 };
 
 // Codes that are fields of the stored bytes: a vector of these has F::kFields vectors of codes.
@@ -48,18 +76,17 @@ struct BlockOfCodes {
   static constexpr bool kSigned = true, kOffset = false;
   static_assert(kBlocks[kFormat].values == kValues);
 
-  using Reader = CodesInMemory256<F>;
+  // Few rows of x, and panels: LANES rows of pieces would be too many instructions.
+  using Reader = CodesOfPieces<F>;
+  using PanelReader = CodesInMemory256<F>;
   // The number of the 16 values whose codes are field f of the bytes that a reader reads at offset `at`.
   static constexpr int unit(int at, int) { return at / 16; }
 
   static INLINE float block_scale(const char* p) { return F::step(reinterpret_cast<const uint8_t*>(p)); }
-  static INLINE auto sub_blocks(const char* p) {
-    int16_t scales[256 / F::kUnit];
-    for (int j = 0; j < 256 / F::kUnit; ++j)
-      scales[j] = static_cast<int16_t>(F::sub_scale(reinterpret_cast<const uint8_t*>(p), j));
-    SubBlocks<F::kUnit> sub = {};
-    for (int i = 0; i < sub.kWords; ++i) sub.scales[i] = load_words(scales + 8 * i);
-    return sub;
+
+  static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
+    for (int p = 2 * chunk; p < 2 * chunk + 2; ++p, to += 16)
+      *reinterpret_cast<SixteenInMemory*>(to) = F::code(F::piece(block, p), F::rest(block, p));
   }
 
   // 32 values as floats need them, as those of blocks_32.inl.
@@ -72,6 +99,13 @@ struct BlockOfCodes {
     const float step = F::step(block);
     for (int g = 0; g < kOf; ++g) scale[g] = step * F::sub_scale(block, chunk * kOf + g);
   }
+};
+
+typedef uint64_t TwoLongs __attribute__((vector_size(16)));
+typedef uint32_t FourUnsigned __attribute__((vector_size(16)));
+template <class V>
+struct UnsignedOf {
+  typedef uint8_t Type __attribute__((vector_size(sizeof(V))));
 };
 
 INLINE uint32_t pair_at(const uint8_t* p) { return word_at(reinterpret_cast<const char*>(p)); }
@@ -93,6 +127,7 @@ INLINE uint64_t bytes_of_fields(uint64_t bits) {
 struct IQ4_XS : BlockOfCodes<IQ4_XS, kIQ4_XS> {
   static constexpr int kUnit = 32, kLow = 8, kFields = 2, kBits = 4;
   using Reader = StoredFields<IQ4_XS>;
+  using PanelReader = Reader;
   static constexpr int unit(int at, int f) { return at / 16 * 2 + f; }
   static INLINE Bytes code(Bytes index) { return from_table(IQ4_NL::levels(), index); }
   static INLINE float step(const uint8_t* block) { return half_at(block); }
@@ -117,12 +152,14 @@ template <class F, Format kFormat>
 struct TernaryBlock : BlockOfCodes<F, kFormat> {
   static constexpr int kUnit = 32, kLargest = 1;
   static INLINE float step(const uint8_t* block) { return half_at(block + F::kScale); }
+  static INLINE SubBlocks<kUnit> sub_blocks(const char*) { return {{EightWords{} + (int16_t)1}, {}}; }
   static INLINE int sub_scale(const uint8_t*, int) { return 1; }
 };
 
 struct TQ2_0 : TernaryBlock<TQ2_0, kTQ2_0> {  // two bits each
   static constexpr int kScale = 64, kLow = 0, kFields = 4, kBits = 2;
   using Reader = StoredFields<TQ2_0>;
+  using PanelReader = Reader;
   static constexpr int unit(int at, int f) { return at / 32 * 8 + 2 * f + at / 16 % 2; }
   static INLINE Bytes code(Bytes bits) { return bits - (int8_t)1; }
   static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
@@ -132,23 +169,30 @@ struct TQ2_0 : TernaryBlock<TQ2_0, kTQ2_0> {  // two bits each
 };
 
 // Five digits in a byte, which is a fraction of 256: a multiplication by a power of 3 moves one in front. The
-// last four bytes have four digits each.
+// first 32 bytes have one power for each chunk, 16 bytes one for each piece, and the last four bytes have
+// four digits each.
+struct Powers {
+  alignas(64) uint8_t of_piece[16][16] = {};
+  constexpr Powers() {
+    constexpr uint8_t kPowers[] = {1, 3, 9, 27, 81};
+    for (int p = 0; p < 16; ++p)
+      for (int i = 0; i < 16; ++i) of_piece[p][i] = kPowers[p < 10 ? p / 2 : p < 15 ? p - 10 : i / 4];
+  }
+};
+inline constexpr Powers kPowersOf3;
+
 struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
   static constexpr int kScale = 52;
-
-  template <int kCount>
-  static INLINE void digits(int8_t* to, const uint8_t* from, int number) {
-    constexpr uint8_t kPowers[] = {1, 3, 9, 27, 81};
-    for (int i = 0; i < kCount; ++i) {
-      const uint8_t moved = static_cast<uint8_t>(from[i] * kPowers[number]);
-      to[i] = static_cast<int8_t>((moved * 3 >> 8) - 1);
-    }
+  static INLINE Sixteen piece(const uint8_t* block, int p) {
+    if (p == 15) return (Sixteen)(FourUnsigned{} + four_at(block + 48));
+    return load_sixteen(block + (p < 10 ? p % 2 * 16 : 32));
   }
-  static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
-    if (chunk < 5) return digits<32>(to, block, chunk);
-    digits<16>(to, block + 32, 2 * chunk - 10);
-    if (chunk < 7) return digits<16>(to + 16, block + 32, 2 * chunk - 9);
-    for (int i = 0; i < 4; ++i) digits<4>(to + 16 + 4 * i, block + 48, i);
+  static INLINE Sixteen rest(const uint8_t*, int p) { return load_sixteen(kPowersOf3.of_piece[p]); }
+  template <class V>
+  static INLINE V code(V bytes, V powers) {
+    using Unsigned = typename UnsignedOf<V>::Type;
+    const Unsigned moved = (Unsigned)bytes * (Unsigned)powers;  // a third of 256 is a digit
+    return V{} - (int8_t)1 - (V)(moved > (uint8_t)85) - (V)(moved > (uint8_t)170);
   }
 };
 
@@ -156,124 +200,159 @@ struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
 
 constexpr uint64_t kEachByte = 0x0101010101010101u;
 
-template <class Word>
-INLINE void store_vector(int8_t* to, Word vector) {
-  __builtin_memcpy(to, &vector, sizeof vector);
-}
-// `negative` has a byte of ones for each negative value. No value is zero, so no byte overflows.
-INLINE uint64_t with_signs(uint64_t values, uint64_t negative) {
-  return (values ^ negative) + (negative & kEachByte);
-}
-INLINE uint64_t two_vectors(uint32_t first, uint32_t second) {
-  return first | static_cast<uint64_t>(second) << 32;
-}
-
-// The block's float16 is its first number; kDivisor of its parts are a step. A sub-block has 2 s + 1 steps.
+// The block's float16 is its first number; kDivisor of its parts are a step. A sub-block has 2 s + 1 steps; a
+// format has s of eight sub-blocks, scale_bits(block, i). Of eight values, it has the vector(block, number)
+// and signs(block, number), a byte of ones for each negative value.
 template <class F, Format kFormat>
 struct CodebookBlock : BlockOfCodes<F, kFormat> {
   static INLINE float step(const uint8_t* block) { return half_at(block) * (1.f / F::kDivisor); }
-  static INLINE int sub_scale(const uint8_t* block, int j) { return 2 * F::scale_bits(block, j) + 1; }
+  static INLINE auto sub_blocks(const char* p) {
+    SubBlocks<F::kUnit> sub = {};
+    for (int i = 0; i < sub.kWords; ++i)
+      sub.scales[i] = F::scale_bits(reinterpret_cast<const uint8_t*>(p), i) * (int16_t)2 + (int16_t)1;
+    return sub;
+  }
+  static INLINE int sub_scale(const uint8_t* block, int j) {
+    return 2 * F::scale_bits(block, j / 8)[j % 8] + 1;
+  }
+  static INLINE Sixteen piece(const uint8_t* block, int p) {
+    return (Sixteen)TwoLongs{F::vector(block, 2 * p), F::vector(block, 2 * p + 1)};
+  }
+  static INLINE Sixteen rest(const uint8_t* block, int p) {
+    return (Sixteen)TwoLongs{F::signs(block, 2 * p), F::signs(block, 2 * p + 1)};
+  }
+  template <class V>
+  static INLINE V code(V values, V negative) {
+    return (values ^ negative) - negative;
+  }
 };
+
+INLINE EightWords eight_nibbles(const uint8_t* p) { return words_of(bytes_of_fields<4>(four_at(p))); }
+
+// The highest four bits of eight uint64, and of eight uint32.
+INLINE EightWords highest_of_longs(const uint8_t* p) {
+  TwoLongs all = {};
+  for (int i = 0; i < 4; ++i) all |= (TwoLongs)load_sixteen(p + 16 * i) >> 60 << 16 * i;
+  return __builtin_shufflevector((EightWords)all, (EightWords)all, 0, 4, 1, 5, 2, 6, 3, 7);
+}
+INLINE EightWords highest_of_words(const uint8_t* p) {
+  const FourUnsigned low = (FourUnsigned)load_sixteen(p) >> 28,
+                     high = (FourUnsigned)load_sixteen(p + 16) >> 28, all = low | high << 16;
+  return __builtin_shufflevector((EightWords)all, (EightWords)all, 0, 2, 4, 6, 1, 3, 5, 7);
+}
 
 struct IQ2_XXS : CodebookBlock<IQ2_XXS, kIQ2_XXS> {
   static constexpr int kUnit = 32, kDivisor = 8, kLargest = 43;
-  static INLINE int scale_bits(const uint8_t* block, int j) { return block[9 + 8 * j] >> 4; }
-  static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
-    const uint8_t* const index = block + 2 + 8 * chunk;
-    const uint32_t signs = four_at(index + 4);
-    for (int i = 0; i < 4; ++i)
-      store_vector(to + 8 * i,
-                   with_signs(kBookIQ2_XXS.words[index[i]], kSignMasks.of_seven[signs >> 7 * i & 127]));
+  static INLINE EightWords scale_bits(const uint8_t* block, int) { return highest_of_longs(block + 2); }
+  static INLINE uint64_t vector(const uint8_t* block, int number) {
+    return kBookIQ2_XXS.words[block[2 + number / 4 * 8 + number % 4]];
+  }
+  static INLINE uint64_t signs(const uint8_t* block, int number) {
+    return kSignMasks.of_seven[four_at(block + 6 + number / 4 * 8) >> number % 4 * 7 & 127];
   }
 };
 
 struct IQ2_XS : CodebookBlock<IQ2_XS, kIQ2_XS> {
   static constexpr int kUnit = 16, kDivisor = 8, kLargest = 43;
-  static INLINE int scale_bits(const uint8_t* block, int j) { return nibble_at(block + 66, j); }
-  static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t both = pair_at(block + 2 + 8 * chunk + 2 * i);
-      store_vector(to + 8 * i, with_signs(kBookIQ2_XS.words[both & 511], kSignMasks.of_seven[both >> 9]));
-    }
+  static INLINE EightWords scale_bits(const uint8_t* block, int i) {
+    return eight_nibbles(block + 66 + 4 * i);
+  }
+  static INLINE uint64_t vector(const uint8_t* block, int number) {
+    return kBookIQ2_XS.words[pair_at(block + 2 + 2 * number) & 511];
+  }
+  static INLINE uint64_t signs(const uint8_t* block, int number) {
+    return kSignMasks.of_seven[pair_at(block + 2 + 2 * number) >> 9];
   }
 };
 
 struct IQ2_S : CodebookBlock<IQ2_S, kIQ2_S> {
   static constexpr int kUnit = 16, kDivisor = 8, kLargest = 43;
-  static INLINE int scale_bits(const uint8_t* block, int j) { return nibble_at(block + 74, j); }
-  static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
-    const uint8_t *const low = block + 2 + 4 * chunk, *const signs = low + 32;
-    for (int i = 0; i < 4; ++i) {
-      const int index = low[i] | (block[66 + chunk] >> 2 * i & 3) << 8;
-      store_vector(to + 8 * i, with_signs(kBookIQ2_S.words[index], kSignMasks.of_eight[signs[i]]));
-    }
+  static INLINE EightWords scale_bits(const uint8_t* block, int i) {
+    return eight_nibbles(block + 74 + 4 * i);
+  }
+  static INLINE uint64_t vector(const uint8_t* block, int number) {
+    return kBookIQ2_S.words[block[2 + number] | (block[66 + number / 4] >> number % 4 * 2 & 3) << 8];
+  }
+  static INLINE uint64_t signs(const uint8_t* block, int number) {
+    return kSignMasks.of_eight[block[34 + number]];
   }
 };
 
-struct IQ3_XXS : CodebookBlock<IQ3_XXS, kIQ3_XXS> {
+// With vectors of four values, four(block, number).
+template <class F, Format kFormat>
+struct CodebookOfFours : CodebookBlock<F, kFormat> {
+  static INLINE Sixteen piece(const uint8_t* block, int p) {
+    return (Sixteen)FourUnsigned{F::four(block, 4 * p), F::four(block, 4 * p + 1), F::four(block, 4 * p + 2),
+                                 F::four(block, 4 * p + 3)};
+  }
+};
+
+struct IQ3_XXS : CodebookOfFours<IQ3_XXS, kIQ3_XXS> {
   static constexpr int kUnit = 32, kDivisor = 4, kLargest = 62;
-  static INLINE int scale_bits(const uint8_t* block, int j) { return block[69 + 4 * j] >> 4; }
-  static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
-    const uint8_t* const index = block + 2 + 8 * chunk;
-    const uint32_t signs = four_at(block + 66 + 4 * chunk);
-    for (int i = 0; i < 4; ++i)
-      store_vector(to + 8 * i, with_signs(two_vectors(kBookIQ3_XXS.words[index[2 * i]],
-                                                      kBookIQ3_XXS.words[index[2 * i + 1]]),
-                                          kSignMasks.of_seven[signs >> 7 * i & 127]));
+  static INLINE EightWords scale_bits(const uint8_t* block, int) { return highest_of_words(block + 66); }
+  static INLINE uint32_t four(const uint8_t* block, int number) {
+    return kBookIQ3_XXS.words[block[2 + number]];
+  }
+  static INLINE uint64_t signs(const uint8_t* block, int number) {
+    return kSignMasks.of_seven[four_at(block + 66 + number / 4 * 4) >> number % 4 * 7 & 127];
   }
 };
 
-struct IQ3_S : CodebookBlock<IQ3_S, kIQ3_S> {
+struct IQ3_S : CodebookOfFours<IQ3_S, kIQ3_S> {
   static constexpr int kUnit = 32, kDivisor = 1, kLargest = 15;
-  static INLINE int scale_bits(const uint8_t* block, int j) { return nibble_at(block + 106, j); }
-  static INLINE uint32_t vector(const uint8_t* block, int chunk, int i) {
-    return kBookIQ3_S.words[block[2 + 8 * chunk + i] | (block[66 + chunk] >> i & 1) << 8];
+  static INLINE EightWords scale_bits(const uint8_t* block, int) { return eight_nibbles(block + 106); }
+  static INLINE uint32_t four(const uint8_t* block, int number) {
+    return kBookIQ3_S.words[block[2 + number] | (block[66 + number / 8] >> number % 8 & 1) << 8];
   }
-  static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
-    for (int i = 0; i < 4; ++i)
-      store_vector(to + 8 * i,
-                   with_signs(two_vectors(vector(block, chunk, 2 * i), vector(block, chunk, 2 * i + 1)),
-                              kSignMasks.of_eight[block[74 + 4 * chunk + i]]));
+  static INLINE uint64_t signs(const uint8_t* block, int number) {
+    return kSignMasks.of_eight[block[74 + number]];
   }
 };
 
-// ---- iq1: vectors of -8, 0 and 8 eighths, to which 1 is added, or -1 where `negative` is 1
+// ---- iq1: vectors of -8, 0 and 8 eighths, to which 1 is added, or -1 where a bit is set
 
-INLINE uint64_t with_offset(uint64_t values, int negative) {
-  constexpr uint64_t kHighest = 0x80 * kEachByte;
-  const uint64_t odd = values | kEachByte, two = negative * (2 * kEachByte);
-  return ((odd | kHighest) - two) ^ (~odd & kHighest);  // byte by byte
-}
+template <class F, Format kFormat>
+struct CodebookOfSigns : CodebookBlock<F, kFormat> {
+  static constexpr int kDivisor = 8, kLargest = 9;
+  template <class V>
+  static INLINE V code(V values, V added) {
+    return values + added;
+  }
+};
+INLINE uint64_t eight_added(uint32_t negative) { return negative ? ~uint64_t{0} : kEachByte; }
 
-struct IQ1_S : CodebookBlock<IQ1_S, kIQ1_S> {
-  static constexpr int kUnit = 32, kDivisor = 8, kLargest = 9;
-  static INLINE int scale_bits(const uint8_t* block, int j) { return block[35 + 2 * j] >> 4 & 7; }
-  static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
-    const uint32_t rest = pair_at(block + 34 + 2 * chunk);
-    for (int i = 0; i < 4; ++i) {
-      const int index = block[2 + 4 * chunk + i] | (rest >> 3 * i & 7) << 8;
-      store_vector(to + 8 * i, with_offset(kBookIQ1.words[index], rest >> 15));
-    }
+struct IQ1_S : CodebookOfSigns<IQ1_S, kIQ1_S> {
+  static constexpr int kUnit = 32;
+  static INLINE EightWords scale_bits(const uint8_t* block, int) {
+    return (EightWords)((EightUnsigned)load_sixteen(block + 34) >> 12 & (uint16_t)7);
+  }
+  static INLINE uint64_t vector(const uint8_t* block, int number) {
+    return kBookIQ1
+        .words[block[2 + number] | (pair_at(block + 34 + number / 4 * 2) >> number % 4 * 3 & 7) << 8];
+  }
+  static INLINE Sixteen rest(const uint8_t* block, int p) {
+    return Sixteen{} + static_cast<int8_t>(1 - 2 * (block[35 + p / 2 * 2] >> 7));
   }
 };
 
-struct IQ1_M : CodebookBlock<IQ1_M, kIQ1_M> {
-  static constexpr int kUnit = 16, kDivisor = 8, kLargest = 9;
+struct IQ1_M : CodebookOfSigns<IQ1_M, kIQ1_M> {
+  static constexpr int kUnit = 16;
   static INLINE float step(const uint8_t* block) {  // a nibble of the float16 is above four scales
     uint32_t bits = 0;
     for (int i = 0; i < 4; ++i) bits |= (pair_at(block + 48 + 2 * i) >> 12) << 4 * i;
     const uint8_t half[2] = {static_cast<uint8_t>(bits), static_cast<uint8_t>(bits >> 8)};
     return half_at(half) * (1.f / kDivisor);
   }
-  static INLINE int scale_bits(const uint8_t* block, int j) {
-    return pair_at(block + 48 + j / 4 * 2) >> j % 4 * 3 & 7;
+  static INLINE EightWords scale_bits(const uint8_t* block, int i) {  // four of three bits in each word
+    constexpr uint64_t kEachWord = 0x0001000100010001u;
+    const TwoLongs each = {kEachWord * pair_at(block + 48 + 4 * i), kEachWord * pair_at(block + 50 + 4 * i)};
+    return (EightWords)((EightUnsigned)each * EightUnsigned{512, 64, 8, 1, 512, 64, 8, 1} >> 9 & (uint16_t)7);
   }
-  static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
-    for (int i = 0; i < 4; ++i) {
-      const int rest = nibble_at(block + 32, 4 * chunk + i);
-      const int index = block[4 * chunk + i] | (rest & 7) << 8;
-      store_vector(to + 8 * i, with_offset(kBookIQ1.words[index], rest >> 3));
-    }
+  static INLINE uint64_t vector(const uint8_t* block, int number) {
+    return kBookIQ1.words[block[number] | (nibble_at(block + 32, number) & 7) << 8];
+  }
+  static INLINE uint64_t signs(const uint8_t* block, int number) {
+    return eight_added(nibble_at(block + 32, number) >> 3);
   }
 };
 

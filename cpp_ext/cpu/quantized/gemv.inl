@@ -100,9 +100,7 @@ constexpr FewRows few_rows_of_blocks() {
   if constexpr (F::kValues == 32)
     return few_rows_of<Blocks32<F>>;
   else
-    return {packed_bytes256,      pack256<F>,
-            few_rows256<F, 1>,    F::kSigned ? several_rows256<F> : few_rows256 < F,
-            F::kSigned ? 1 : 2 >, several_rows256<F>};
+    return {packed_bytes256, pack256<F>, few_rows256<F, 1>, few_rows256<F, 2>, several_rows256<F>};
 }
 
 constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_rows_of<Floats<Float16>>,

@@ -175,8 +175,8 @@ INLINE const char* band_at(const char* weight, int64_t k, int64_t n, int64_t b) 
   return weight + kBand * (n / kBand * row_bytes(F::kFormat, k) + row_bytes(F::kFormat, b * F::kValues));
 }
 
-// Whether the weights of M rows of x are prefetched. With 16 registers, more than two rows by blocks of 256 are
-// limited by arithmetic, and lack the register that the address takes.
+// Whether the weights of M rows of x are prefetched. With 16 registers, more than two rows by blocks of 256
+// are limited by arithmetic, and lack the register that the address takes.
 template <class F, int M>
 INLINE bool prefetches() {
   if constexpr (VECTORS < 32 && F::kValues == 256 && M > 2) return false;
@@ -334,8 +334,8 @@ bool is_faster_interleaved() {
   return words_of(F::kFormat).count > 0;
 #elif defined(IN_PAIRS)
   // Signs take two more instructions for each row of x. Where nothing is prefetched, blocks of 32 with signs
-  // and q3_k are then read faster as stored, q8_0 also where only parts of lines are (Zen 3: 1.2 times as fast),
-  // and q6_k everywhere: eight rows take a fifth less.
+  // and q3_k are then read faster as stored, q8_0 also where only parts of lines are (Zen 3: 1.2 times as
+  // fast), and q6_k everywhere: eight rows take a fifth less.
   const bool has_signs = (F::kValues == 32 && CodesOf<F>::kSigned) || F::kFormat == kQ3_K,
              ahead = F::kFormat == kQ8_0 ? prefetch.of_lines : prefetch.of_parts;
   return words_of(F::kFormat).count > 0 && F::kFormat != kQ6_K && (!has_signs || ahead);

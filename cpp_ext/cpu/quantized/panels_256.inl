@@ -163,7 +163,7 @@ INLINE void unpack_scales(PanelOf<F>* panel, const char* const (&w)[LANES], int6
 template <class F, int... I>
 INLINE void unpack_panel(PanelOf<F>* panel, const char* const (&w)[LANES], int64_t at,
                          std::integer_sequence<int, I...>) {
-  const typename F::Reader codes[LANES] = {typename F::Reader(w[I] + at)...};
+  const typename F::PanelReader codes[LANES] = {typename F::PanelReader(w[I] + at)...};
 #pragma GCC unroll 16  // makes the number a constant
   for (int vector = 0; vector < 256 / kStep; ++vector) {
     Int rows[LANES] = {(Int)codes[I].vector(vector)...};

@@ -33,6 +33,25 @@ INLINE Int load_int(const void* p) { return *static_cast<const IntInMemory*>(p);
 INLINE void store_int(void* p, Int v) { *static_cast<IntInMemory*>(p) = v; }
 INLINE Vec to_float(Int v) { return __builtin_convertvector(v, Vec); }
 
+// Two vectors as one, and as many pieces of 16 bytes as a vector has: piece(0), piece(1) ...
+template <class V, int... I>
+INLINE auto joined(V a, V b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, I...);
+}
+template <class V>
+INLINE auto joined(V a, V b) {
+  return joined(a, b, std::make_integer_sequence<int, 2 * static_cast<int>(sizeof(V))>{});
+}
+template <class Piece>
+INLINE Bytes bytes_of_pieces(const Piece& piece) {
+  if constexpr (LANES == 4)
+    return (Bytes)piece(0);
+  else if constexpr (LANES == 8)
+    return (Bytes)joined(piece(0), piece(1));
+  else
+    return (Bytes)joined(joined(piece(0), piece(1)), joined(piece(2), piece(3)));
+}
+
 // `bits` of each byte, starting at bit `shift`.
 INLINE Bytes field(Bytes v, int shift, int mask) { return (Bytes)((Words)v >> shift) & (int8_t)mask; }
 

@@ -62,9 +62,10 @@ inline bool is_intel_or_amd_from([[maybe_unused]] unsigned first) {
 constexpr unsigned kZen3 = 0x19, kZen5 = 0x1a;
 
 // Where a CPU's own prefetchers do not keep up with interleaved weights; elsewhere a prefetch costs
-// instructions. Measured: on Zen 5 one row of x is read up to twice as fast with it, on Intel's Emerald Rapids
-// 1.1 to 2 times. With AVX2, Zen 3 reads one row 1.2 to 1.7 times as fast; with AVX-512, Zen 4 reaches memory's
-// speed without, but eight rows take 0.68 to 0.87 of the time with it. AIRLLM_CPU_PREFETCH says 0 or 1 for all.
+// instructions. Measured: on Zen 5 one row of x is read up to twice as fast with it, on Intel's Emerald
+// Rapids 1.1 to 2 times. With AVX2, Zen 3 reads one row 1.2 to 1.7 times as fast; with AVX-512, Zen 4 reaches
+// memory's speed without, but eight rows take 0.68 to 0.87 of the time with it. AIRLLM_CPU_PREFETCH says 0 or
+// 1 for all.
 inline void choose_prefetch() {
   const char* const wanted = setting("AIRLLM_CPU_PREFETCH");
   if (wanted && std::string(wanted) != "0" && std::string(wanted) != "1")
