@@ -10,6 +10,7 @@
 // and its codes 16 at a time, a piece, as two vectors of bytes and what makes codes of them:
 //   piece(block, p)        what is looked up in a codebook, or stored
 //   rest(block, p)         the signs, what is added, or powers of 3
+//   rest_of_vector(b, v)   those of a whole vector, if that is faster
 //   code(piece, rest)      for vectors of any length, so that several pieces share instructions
 // or, where codes are fields of the stored bytes, StoredFields as its Reader, and unpack().
 #ifndef AIRLLM_BLOCKS_CODES_INL
@@ -33,7 +34,7 @@ struct CodesOfPieces {
   INLINE Bytes vector(int v) const {
     const int first = v * kStep / 16;
     return F::code(bytes_of_pieces([&](int i) { return F::piece(block, first + i); }),
-                   bytes_of_pieces([&](int i) { return F::rest(block, first + i); }));
+                   F::rest_of_vector(block, v));
   }
 };
 
@@ -84,6 +85,9 @@ struct BlockOfCodes {
 
   static INLINE float block_scale(const char* p) { return F::step(reinterpret_cast<const uint8_t*>(p)); }
 
+  static INLINE Bytes rest_of_vector(const uint8_t* block, int v) {
+    return bytes_of_pieces([&](int i) { return F::rest(block, v * kStep / 16 + i); });
+  }
   static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
     for (int p = 2 * chunk; p < 2 * chunk + 2; ++p, to += 16)
       *reinterpret_cast<SixteenInMemory*>(to) = F::code(F::piece(block, p), F::rest(block, p));
@@ -227,6 +231,12 @@ struct CodebookBlock : BlockOfCodes<F, kFormat> {
   }
 };
 
+// Bytes of ones where the bits at p are set, of a whole vector.
+INLINE Bytes ones_of_bits(const uint8_t* p) {
+  const Bytes masks = (Bytes)(Longs{} + 0x8040201008040201u);
+  return (eights<2>(reinterpret_cast<const char*>(p)) & masks) == masks;
+}
+
 INLINE EightWords eight_nibbles(const uint8_t* p) { return words_of(bytes_of_fields<4>(four_at(p))); }
 
 // The highest four bits of eight uint64, and of eight uint32.
@@ -276,6 +286,9 @@ struct IQ2_S : CodebookBlock<IQ2_S, kIQ2_S> {
   static INLINE uint64_t signs(const uint8_t* block, int number) {
     return kSignMasks.of_eight[block[34 + number]];
   }
+  static INLINE Bytes rest_of_vector(const uint8_t* block, int v) {
+    return ones_of_bits(block + 34 + v * kStep / 8);
+  }
 };
 
 // With vectors of four values, four(block, number).
@@ -306,6 +319,9 @@ struct IQ3_S : CodebookOfFours<IQ3_S, kIQ3_S> {
   }
   static INLINE uint64_t signs(const uint8_t* block, int number) {
     return kSignMasks.of_eight[block[74 + number]];
+  }
+  static INLINE Bytes rest_of_vector(const uint8_t* block, int v) {
+    return ones_of_bits(block + 74 + v * kStep / 8);
   }
 };
 
