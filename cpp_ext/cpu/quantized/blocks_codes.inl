@@ -77,7 +77,7 @@ struct BlockOfCodes {
   static constexpr bool kSigned = true, kOffset = false;
   static_assert(kBlocks[kFormat].values == kValues);
 
-  // Few rows of x, and panels: LANES rows of pieces would be too many instructions.
+  // Panels read codes from memory: those of LANES rows at once, made in registers, would be too much code.
   using Reader = CodesOfPieces<F>;
   using PanelReader = CodesInMemory256<F>;
   // The number of the 16 values whose codes are field f of the bytes that a reader reads at offset `at`.
