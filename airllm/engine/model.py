@@ -298,13 +298,25 @@ class Model(OpenedModel):
         return self.shard.gather_logits(logits) if self.shard else logits
 
     def _next(self, token: int, cache: Cache) -> np.ndarray | None:
-        """Logits (vocabulary) after a sequence's next token; None if one native call cannot compute them."""
+        """Logits (vocabulary) after a sequence's next token; None if neither a native call nor a device
+        computes them alone.
+        """
+        if self.on_device:
+            return self._next_on_device(token, cache) if self.on_device.embeds else None
         bound = self._bound.get(cache)
         logits = bound.run(token, cache) if bound else None
         if logits is None and (bound := self.bind(cache)):
             self._bound[cache] = bound
             logits = bound.run(token, cache)
         return logits
+
+    def _next_on_device(self, token: int, cache: Cache) -> np.ndarray:
+        assert self.on_device
+        rows = rows_of([[token]], [cache])
+        angles = self._begin(rows)
+        logits = self.on_device.step(token, angles, rows, self._input_rows([token]))
+        cache.extend([token])
+        return self._scaled(logits)[0]
 
     def bind(self, cache: Cache) -> BoundStep | None:
         """A `BoundStep` for the next tokens of a sequence; None if a native call cannot run them, or if its
@@ -371,11 +383,17 @@ class Model(OpenedModel):
         else:
             assert self.on_device
             logits = self.on_device.logits(hidden)
+        logits = self._scaled(logits)
+        return self.shard.gather_logits(logits) if self.shard else logits
+
+    def _scaled(self, logits: np.ndarray) -> np.ndarray:
+        """What the output makes, capped and scaled as the model's logits are."""
+        c = self.config
         if c.logit_softcap:
             logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
         if c.logit_scale != 1:
             logits *= np.float32(c.logit_scale)
-        return self.shard.gather_logits(logits) if self.shard else logits
+        return logits
 
     def _output_of(self, ops: Any, normed: np.ndarray) -> np.ndarray:
         if self.residency.whole:

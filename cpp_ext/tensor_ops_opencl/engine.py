@@ -82,11 +82,15 @@ class Program:
         """
         kernels = self._own.__dict__
         if (key := f"{family}.{name}") not in kernels:
-            import pyopencl as cl
-
-            kernel = cl.Kernel(self.build(family), name)
+            kernel = self.new_kernel(family, name)
             kernels[key] = kernel, [_NOT_SET] * kernel.num_args
         return kernels[key]
+
+    def new_kernel(self, family: str, name: str) -> Any:
+        """A kernel object of the caller's own."""
+        import pyopencl as cl
+
+        return cl.Kernel(self.build(family), name)
 
     def launch(self, queue: Any, launch: Launch, memory: Mapping[str, Any], after: Sequence[Any] = ()) -> Any:
         """Enqueue a kernel with the buffers that its arguments name; return its event."""
@@ -105,6 +109,14 @@ class Program:
         driver.launched.add()
         driver.counters.add(launches=1, submits=1)
         return event
+
+
+def set_arguments(kernel: Any, arguments: Sequence[Any], memory: Mapping[str, Any]) -> None:
+    """Set all arguments of a kernel: the buffers that they name, and numbers."""
+    for i, argument in enumerate(arguments):
+        kernel.set_arg(
+            i, memory[argument] if isinstance(argument, str) else _NULL if argument is None else argument
+        )
 
 
 class Engine:

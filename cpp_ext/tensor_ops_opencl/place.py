@@ -9,11 +9,12 @@ import numpy as np
 
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY
 from airllm.backends.device.fused_ops import FusedOps
+from airllm.backends.device.recording import Recorded
 from airllm.backends.devices import host_memory
 from airllm.backends.gpu.launches import Plan
 from airllm.backends.gpu.planning import SharedKernels
 from tensor_ops_opencl.devices import driver
-from tensor_ops_opencl.engine import Engine, NotCompiled, engine, forget_engines
+from tensor_ops_opencl.engine import Engine, NotCompiled, engine, forget_engines, set_arguments
 from tensor_ops_opencl.selection import choice
 
 _LARGE = 1 << 22  # bytes: the pool rounds sizes up, and keeps what is freed
@@ -138,6 +139,42 @@ class OpenCLPlace(SharedKernels):
         parts = {name: _part(*place) for name, place in memory.items()}
         for launch in plan.launches:
             self._program.launch(self.engine.queue, launch, parts)
+
+    def record(self, launches: Sequence[Recorded]) -> Replay:
+        """The launches, each with a kernel object that keeps its arguments."""
+        return Replay(self.engine, launches)
+
+
+class Replay:
+    """`airllm.backends.device.recording.Replay`: without command buffers, which drivers do not have, the host
+    starts each launch, but plans none.
+    """
+
+    def __init__(self, opened: Engine, launches: Sequence[Recorded]):
+        self._queue, self._launches, self._memory = opened.queue, [], []
+        for each in launches:
+            of, parts = each.launch, {name: _whole_part(*at[:2]) for name, at in each.memory.items()}
+            kernel = opened.program.new_kernel(of.family, of.kernel)
+            set_arguments(kernel, of.arguments, parts)
+            self._launches.append((kernel, (of.groups * of.group,), (of.group,), each))
+            self._memory.append(parts)
+
+    def run(self, tokens: int) -> None:
+        import pyopencl as cl
+
+        for kernel, items, group, recorded in self._launches:
+            if recorded.steps:
+                for i, number in recorded.numbers(tokens).items():
+                    kernel.set_arg(i, number)
+            cl.enqueue_nd_range_kernel(self._queue, kernel, items, group)
+        driver.launched.add()
+        count = len(self._launches)
+        driver.counters.add(launches=count, submits=count, replayed=count)
+
+
+def _whole_part(buffer: Any, offset: int) -> Any:
+    """A buffer from the offset on."""
+    return _part(buffer, offset, buffer.size - offset)
 
 
 def _part(buffer: Any, offset: int, nbytes: int) -> Any:

@@ -1,11 +1,13 @@
 """The open resources of a device: pipelines and a buffer pool."""
 
+from __future__ import annotations
+
 import functools
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,6 +23,8 @@ _BUFFERS, _MOST_BUFFERS = "max-storage-buffers-per-shader-stage", 10  # of a ker
 _LLVMPIPE_STEPS = 65535
 _opening = threading.RLock()
 
+Places: TypeAlias = Mapping[str, tuple["Block", int, int]]  # blocks, offsets in them, and bytes from there
+
 
 class NotCompiled(RuntimeError):
     """A device does not compile a kernel."""
@@ -34,6 +38,22 @@ class Block:
 
     def __del__(self) -> None:
         self.engine.freed.append(self.buffer)  # may run in any thread: append is atomic
+
+
+class Bound(NamedTuple):
+    """A launch that is ready: its pipeline, the group of its memory and numbers, and its grid."""
+
+    pipeline: Any
+    group: Any
+    groups: int
+
+
+class Numbers(NamedTuple):
+    """The numbers of recorded launches: the buffer that has them, what is in it, and where each's begin."""
+
+    uniforms: Any
+    every: bytearray
+    starts: Sequence[int]
 
 
 class Fence:
@@ -140,37 +160,66 @@ class Engine:
         """
         self.check_steps(launch)
         with self.lock:
-            numbers = _bytes_of(launch)
+            numbers = b"".join(number.tobytes() for number in launch.arguments)
             self.handle.queue.write_buffer(self._numbers, 0, numbers)
-            self._run([(launch, (self._numbers, 0), _places(launch, blocks))])
+            self._run([self._bind(launch, (self._numbers, 0), _places(launch, blocks))])
 
     def submit(
         self,
-        launches: Sequence[tuple[Launch, Mapping[str, tuple[Block, int, int]]]],
+        launches: Sequence[tuple[Launch, Places]],
         wanted: tuple[Block, int, np.ndarray] | None = None,
+        first: Sequence[Bound] = (),
     ) -> None:
-        """Submit launches at once, with places in blocks (block, offset, bytes). Then wait for what is
-        `wanted`: the array that lies at an offset of a block.
+        """Submit launches at once, behind those that are bound. Then wait for what is `wanted`: the array
+        that lies at an offset of a block.
         """
         with self.lock:
-            numbers = [_bytes_of(launch) for launch, _ in launches]
-            starts = [0, *accumulate(-(-len(each) // self._apart) * self._apart for each in numbers)]
-            every = bytearray(starts[-1] + _NUMBERS)
-            for at, each in zip(starts, numbers, strict=False):
-                every[at : at + len(each)] = each
+            every, starts = self._join([each.arguments for each, _ in launches])
             uniforms = self._room_for_numbers(len(every))
             if launches:
-                self.handle.queue.write_buffer(uniforms, 0, every, 0, starts[-1])
-                driver.counters.add(uploaded=starts[-1])
-            given = zip(launches, starts, strict=False)
-            self._run([(launch, (uniforms, at), places) for (launch, places), at in given], wanted)
+                self._write_numbers(uniforms, 0, every[: starts[-1]])
+            self._run([*first, *self._bind_all(launches, uniforms, starts)], wanted)
+
+    def record(self, launches: Sequence[tuple[Launch, Places]]) -> tuple[list[Bound], Numbers]:
+        """Launches for `submit`, and their numbers, which may change between submits."""
+        with self.lock:
+            every, starts = self._join([each.arguments for each, _ in launches])
+            uniforms = self._new_numbers(len(every))
+            self._write_numbers(uniforms, 0, every)
+            return self._bind_all(launches, uniforms, starts), Numbers(uniforms, every, starts)
+
+    def change_numbers(self, of: Numbers, changed: Mapping[int, Sequence[Any]]) -> None:
+        """Give recorded launches other numbers, by their places among the launches."""
+        for place, numbers in changed.items():
+            given = b"".join(number.tobytes() for number in numbers)
+            of.every[of.starts[place] : of.starts[place] + len(given)] = given
+        if changed:
+            first, last = min(changed), max(changed)
+            with self.lock:
+                part = of.every[of.starts[first] : of.starts[last + 1]]
+                self._write_numbers(of.uniforms, of.starts[first], part)
+
+    def _join(self, numbers: Sequence[Sequence[Any]]) -> tuple[bytearray, list[int]]:
+        """The structs of numbers one after the other, and where each begins; the last start is their end."""
+        given = [b"".join(number.tobytes() for number in each) for each in numbers]
+        starts = [0, *accumulate(-(-len(each) // self._apart) * self._apart for each in given)]
+        every = bytearray(starts[-1] + _NUMBERS)  # a binding has room for the largest struct
+        for at, each in zip(starts, given, strict=False):
+            every[at : at + len(each)] = each
+        return every, starts
+
+    def _write_numbers(self, uniforms: Any, at: int, numbers: bytearray) -> None:
+        self.handle.queue.write_buffer(uniforms, at, numbers)
+        driver.counters.add(uploaded=len(numbers))
 
     def _room_for_numbers(self, nbytes: int) -> Any:
         """A uniform buffer of so many bytes."""
         if self._many_numbers is None or self._many_numbers.size < nbytes:
-            usage = self._numbers.usage
-            self._many_numbers = self.handle.create_buffer(size=_room(nbytes), usage=usage)
+            self._many_numbers = self._new_numbers(nbytes)
         return self._many_numbers
+
+    def _new_numbers(self, nbytes: int) -> Any:
+        return self.handle.create_buffer(size=_room(nbytes), usage=self._numbers.usage)
 
     def check_steps(self, launch: Launch) -> None:
         """NotImplementedError if an invocation takes more steps than this device allows."""
@@ -178,20 +227,15 @@ class Engine:
             found = f"webgpu: {launch.kernel} takes {launch.steps} steps on arrays of this size"
             raise NotImplementedError(f"{found}, expected at most {self.most_steps}: {self._limit}")
 
-    def _run(
-        self,
-        launches: Sequence[tuple[Launch, tuple[Any, int], Mapping[str, tuple[Block, int, int]]]],
-        wanted: tuple[Block, int, np.ndarray] | None = None,
-    ) -> None:
-        """Submit launches with where their numbers and their memory lie, and read what is wanted."""
+    def _run(self, launches: Sequence[Bound], wanted: tuple[Block, int, np.ndarray] | None = None) -> None:
+        """Submit launches, and read what is wanted."""
         encoder = self.handle.create_command_encoder()
         if launches:
             step = encoder.begin_compute_pass()
-            for launch, numbers, places in launches:
-                pipeline = self._pipeline(launch)
-                step.set_pipeline(pipeline)
-                step.set_bind_group(0, self._bind_group(pipeline, launch, numbers, places))
-                step.dispatch_workgroups(launch.groups)
+            for each in launches:
+                step.set_pipeline(each.pipeline)
+                step.set_bind_group(0, each.group)
+                step.dispatch_workgroups(each.groups)
                 driver.launched.add()
             step.end()
         if wanted:
@@ -227,14 +271,15 @@ class Engine:
             self._read = self.handle.create_buffer(size=nbytes, usage=usage)
         return self._read
 
-    def _bind_group(
-        self,
-        pipeline: Any,
-        launch: Launch,
-        numbers: tuple[Any, int],
-        places: Mapping[str, tuple[Block, int, int]],
-    ) -> Any:
-        buffer, start = numbers
+    def _bind_all(
+        self, launches: Sequence[tuple[Launch, Places]], uniforms: Any, starts: Sequence[int]
+    ) -> list[Bound]:
+        given = zip(launches, starts, strict=False)
+        return [self._bind(launch, (uniforms, at), places) for (launch, places), at in given]
+
+    def _bind(self, launch: Launch, numbers: tuple[Any, int], places: Places) -> Bound:
+        """A launch with where its numbers and its memory lie."""
+        (buffer, start), pipeline = numbers, self._pipeline(launch)
         resources = [{"buffer": buffer, "offset": start, "size": _NUMBERS}]
         for memory in (*launch.inputs.values(), *launch.outputs.values()):
             if memory in places:
@@ -243,7 +288,9 @@ class Engine:
             else:
                 resources.append({"buffer": self._nothing, "offset": 0, "size": 16})
         entries = [{"binding": place, "resource": each} for place, each in enumerate(resources)]
-        return self.handle.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
+        layout = pipeline.get_bind_group_layout(0)
+        group = self.handle.create_bind_group(layout=layout, entries=entries)
+        return Bound(pipeline, group, launch.groups)
 
     def _pipeline(self, launch: Launch) -> Any:
         formats = launch.format, launch.shared_format, launch.up_format, launch.shared_up_format
@@ -272,11 +319,6 @@ class Engine:
         except wgpu.GPUError as error:
             found = f"webgpu: {self.label} does not compile {launch.kernel}: {error}"
             raise NotCompiled(found) from error
-
-
-def _bytes_of(launch: Launch) -> bytes:
-    """The numbers of a launch as their struct."""
-    return b"".join(number.tobytes() for number in launch.numbers.values())
 
 
 def _places(launch: Launch, blocks: Mapping[str, Block]) -> dict[str, tuple[Block, int, int]]:

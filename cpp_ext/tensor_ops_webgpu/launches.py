@@ -1,5 +1,7 @@
 """The launch table: the kernel, numbers and work-groups for each op and its arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -23,8 +25,9 @@ _TILE = 64
 # Invocations for a row of blocks: on a GPU neighbours should read what is adjacent, on a CPU all read one
 # element of x.
 LANES, LANES_ON_CPU = 8, 2
-_KEYS = 128  # keys per step of attention
-_MOST_COLUMNS = 4 * _KEYS  # columns of v, at most
+KEYS = 128  # keys per step of attention
+_WIDEST_WINDOW = 2**30  # a kernel subtracts it from a position
+_MOST_COLUMNS = 4 * KEYS  # columns of v, at most
 _FORMULAS = {"silu": 1, "swiglu": 1, "gelu": 2, "geglu": 2}
 _ERF = 3
 
@@ -66,6 +69,16 @@ class Launch:
     shared_format: str = ""
     up_format: str = ""
     shared_up_format: str = ""
+
+    @property
+    def kind(self) -> Launch:
+        """What of it is not its numbers."""
+        return replace(self, numbers={})
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Its numbers in order."""
+        return tuple(self.numbers.values())
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -281,7 +294,7 @@ def _attention(call: Call) -> Launch:
     scale, softcap = call.scale_and_softcap()
     numbers = {"rows": rows, "heads": heads, "key_heads": key_heads, "t": t, "s": s, "d": d, "e": e}
     numbers |= {"scale": scale, "softcap": softcap}
-    numbers |= {"window": min(call.parameters["window"] or 0, s + t)}
+    numbers |= {"window": min(call.parameters["window"] or 0, _WIDEST_WINDOW)}
     numbers |= {"causal": int(call.parameters["causal"])}
     numbers |= _start(call, "q", call.shape[:-1], 1)
     for name in ("k", "v"):
@@ -291,11 +304,9 @@ def _attention(call: Call) -> Launch:
         steps = element_strides(values, 2, 1)
         numbers |= dict(zip((f"{name}_head", f"{name}_row"), steps, strict=True))
     numbers |= _start(call, "mask", call.shape[:-1], 1)
-    of_keys = d + _REDUCTION + ceil_div(e, 2 * _KEYS) * (_KEYS + 1) + 3
-    steps = ceil_div(s, _KEYS) * of_keys + _REDUCTION + 4
-    return call.launch(
-        "attention", _same_names("q", "k", "v", "mask", "sinks"), rows, steps, _KEYS, **numbers
-    )
+    of_keys = d + _REDUCTION + ceil_div(e, 2 * KEYS) * (KEYS + 1) + 3
+    steps = ceil_div(s, KEYS) * of_keys + _REDUCTION + 4
+    return call.launch("attention", _same_names("q", "k", "v", "mask", "sinks"), rows, steps, KEYS, **numbers)
 
 
 class _Values(NamedTuple):

@@ -12,12 +12,13 @@ import numpy as np
 
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY
 from airllm.backends.device.fused_ops import FusedOps
+from airllm.backends.device.recording import Recorded
 from airllm.backends.devices import host_memory
 from tensor_ops_webgpu import expert_launches, mixture_launches, recurrent_launches, tensor_launches
 from tensor_ops_webgpu.devices import driver
-from tensor_ops_webgpu.engine import Block, Engine, NotCompiled, engine, forget_engines
+from tensor_ops_webgpu.engine import Block, Bound, Engine, NotCompiled, Places, engine, forget_engines
 from tensor_ops_webgpu.kernel_text import stored_formats
-from tensor_ops_webgpu.launches import KERNELS, Call, Launch, Plan, plan_of, reads_words
+from tensor_ops_webgpu.launches import KERNELS, KEYS, Call, Launch, Plan, plan_of, reads_words
 from tensor_ops_webgpu.selection import choice
 
 _LOSS = ("device lost", "device is lost", "devicelost", "could not map buffer", "work done status")
@@ -36,11 +37,13 @@ class WebGPUPlace:
 
     counters = driver.counters
     writes_inputs = False  # a buffer is not read and written by one launch
+    even_keys = KEYS  # attention takes a step more for so many
 
     def __init__(self, opened: Engine):
         self.engine, self.label = opened, opened.label
         self.alignment = opened.alignment
         self._waiting: list[_Waiting] = []
+        self._replayed: Sequence[Bound] = ()  # wait too, before the others
         self._held = 0
 
     def allocate(self, nbytes: int) -> Block:
@@ -86,9 +89,21 @@ class WebGPUPlace:
 
     def _submit(self, wanted: tuple[Block, int, np.ndarray] | None = None) -> None:
         """Submit all launches that wait; then wait for the array that is wanted."""
-        self.engine.submit([(each.launch, each.memory) for each in self._waiting], wanted)
+        waiting = [(each.launch, each.memory) for each in self._waiting]
+        self.engine.submit(waiting, wanted, self._replayed)
         self._waiting.clear()
-        self._held = 0
+        self._held, self._replayed = 0, ()
+
+    def record(self, launches: Sequence[Recorded]) -> Replay:
+        """The launches, bound to their memory."""
+        return Replay(self, launches)
+
+    def replay(self, launches: Sequence[Bound]) -> None:
+        """Start recorded launches, which wait for the next submit."""
+        if self._waiting or self._replayed:
+            self._submit()
+        self._replayed = launches
+        self.counters.add(replayed=len(launches))
 
     # ---- uploads while launches run: `airllm.backends.device.staging.Bus` ----
 
@@ -158,6 +173,29 @@ class WebGPUPlace:
 
     def formats(self) -> Sequence[str]:
         return list(stored_formats())
+
+
+class Replay:
+    """`airllm.backends.device.recording.Replay`."""
+
+    def __init__(self, place: WebGPUPlace, launches: Sequence[Recorded]):
+        self._place, self._launches = place, launches
+        given = [(each.launch, _whole(each.memory)) for each in launches]
+        self._bound, self._numbers = place.engine.record(given)
+
+    def run(self, tokens: int) -> None:
+        changed = {
+            n: [each.numbers(tokens).get(i, number) for i, number in enumerate(each.launch.arguments)]
+            for n, each in enumerate(self._launches)
+            if each.steps
+        }
+        self._place.engine.change_numbers(self._numbers, changed)
+        self._place.replay(self._bound)
+
+
+def _whole(memory: Places) -> Places:
+    """Memory up to the end of each block: later tokens read more of it."""
+    return {name: (block, at, block.buffer.size - at) for name, (block, at, _) in memory.items()}
 
 
 def _tells_of_loss(error: Exception) -> bool:

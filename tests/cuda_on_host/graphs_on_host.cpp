@@ -8,13 +8,7 @@ using namespace on_host;
 
 namespace {
 
-using Nodes = std::vector<Work>;
-
 Nodes* nodes_of(cudaGraph_t graph) { return reinterpret_cast<Nodes*>(graph); }
-
-using Instance = std::shared_ptr<const Nodes>;  // what is launched outlives its handle
-
-Instance* instance_of(cudaGraphExec_t graph) { return reinterpret_cast<Instance*>(graph); }
 
 }  // namespace
 
@@ -56,6 +50,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   state().captures.erase(key(stream));
   if (!capture.valid) return set(cudaErrorStreamCaptureInvalidated);
   *graph = reinterpret_cast<cudaGraph_t>(new Nodes(capture.nodes));
+  ++state().graphs;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) {
+  ENTER(cudaGraphCreate);
+  *graph = reinterpret_cast<cudaGraph_t>(new Nodes);
   ++state().graphs;
   return cudaSuccess;
 }

@@ -50,13 +50,17 @@ struct Failure {
 };
 
 using Work = std::function<void()>;
+using Nodes = std::vector<Work>;                // of a graph, in the order in which they run
+using Instance = std::shared_ptr<const Nodes>;  // what is launched outlives its handle
+
+inline Instance* instance_of(cudaGraphExec_t graph) { return reinterpret_cast<Instance*>(graph); }
 
 // What a stream captures in place of running it.
 struct Capture {
   cudaStreamCaptureMode mode;
   std::thread::id thread;
   bool valid = true;
-  std::vector<Work> nodes;
+  Nodes nodes;
 };
 
 // A stream that was made, which the legacy stream waits for if it is a blocking one.

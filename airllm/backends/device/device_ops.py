@@ -6,7 +6,8 @@ waits, and a call that was planned once is planned from then on. A backend imple
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from airllm.backends.device.experts import DeviceExperts
 from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.launch_plan import STRIDED, Plan
 from airllm.backends.device.op_methods import ELEMENTWISE, OpMethods
+from airllm.backends.device.recording import Pass, Result
 from airllm.backends.device.recurrent import DeviceRecurrence
 from airllm.backends.device.tensor import Memory, Tensor, dense_strides
 from airllm.formats import FORMATS, Quantized
@@ -87,6 +89,7 @@ class DeviceOps(OpMethods):
         self._ops, self._backend, self.place = OPS, backend, place
         self.arena = Arena(place.counters, place.label)
         self._plans: dict[tuple, _Call] = {}
+        self._pass: Pass | None = None  # which notes what is done
         self._extensions: dict[str, Any] = {
             "assign": self.assign,
             "cached_attention": self._cached_attention,
@@ -105,7 +108,10 @@ class DeviceOps(OpMethods):
     def memory(self, nbytes: int) -> Memory:
         """New memory. Raises DeviceFault if the device, or its limit, has no room."""
         self.arena.require(nbytes)
-        return Memory(self.place.allocate(max(nbytes, 1)), nbytes, self.arena)
+        made = Memory(self.place.allocate(max(nbytes, 1)), nbytes, self.arena)
+        if self._pass:
+            self._pass.makes(made)
+        return made
 
     @property
     def free_memory(self) -> int | None:
@@ -134,6 +140,8 @@ class DeviceOps(OpMethods):
         moved = self.empty(array.shape, array.dtype)
         if array.size:
             self.place.upload(moved.memory.buffer, array)
+            if self._pass:
+                self._pass.uploaded(moved.memory.buffer, array)
         return moved
 
     def to_host(self, tensor: Tensor) -> np.ndarray:
@@ -142,6 +150,8 @@ class DeviceOps(OpMethods):
         dense = tensor if tensor.is_dense else self.dense(tensor)
         if out.size:
             self.place.download(dense.memory.buffer, dense.offset, out)
+            if self._pass:
+                self._pass.downloaded(Result(dense.memory.buffer, dense.offset, out.shape, out.dtype))
         return out
 
     def wait(self) -> None:
@@ -196,7 +206,8 @@ class DeviceOps(OpMethods):
         number: float | None = 0.0
         if y is not None and not isinstance(y, Tensor):
             y = np.asarray(y, np.float32)
-            number, y = (float(y), None) if y.ndim == 0 else (None, self.to_device(y))
+            alone = y.size == 1 and y.ndim <= x.ndim
+            number, y = (float(y.reshape(())), None) if alone else (None, self.to_device(y))
         result = out if out is not None and self._combines_into(out, x, y) else self.empty(x.shape)
         other = None if y is None else _broadcast(y, x.shape)
         for each in (x, other, result):
@@ -321,6 +332,17 @@ class DeviceOps(OpMethods):
         scratch = {name: self.memory(size) for name, size in plan.scratch.items()}
         memory |= {name: (each.buffer, 0, each.nbytes) for name, each in scratch.items()}
         self.place.run(plan, memory)
+        for launch in plan.launches if self._pass else ():
+            self._pass.launched(launch, memory)
+
+    @contextmanager
+    def noting(self, done: Pass) -> Iterator[None]:
+        """Note what is uploaded, launched and downloaded."""
+        self._pass = done
+        try:
+            yield
+        finally:
+            self._pass = None
 
     def ready(self, tensor: Tensor) -> Tensor:
         """The tensor, or a dense copy that kernels can take."""

@@ -22,7 +22,7 @@ _FEW_ROWS = 4
 _FEW_VECTORS = 8
 _MANY_QUERIES = 16  # from this many, attention uses tiles
 _LONGEST_DOT = 512  # of attention by tiles: a tile computes a score as one sum
-_FEWEST_KEYS = 256  # keys per work-group, at least
+FEWEST_KEYS = 256  # of attention: per work-group, at least
 VECTORS_ON_CPU = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")  # cpu_devices/linear/ reads them by eight
 SHARES = 8  # of such a product, per compute unit
 _SCRATCH_FLOATS = 22  # per work-group and step of k: cpu_devices/matmul/matmul.inc
@@ -41,6 +41,11 @@ class Launch:
     arguments: tuple[Any, ...]
     groups: int
     group: int = 1
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What of it is not its arguments."""
+        return self.family, self.kernel, self.groups, self.group
 
 
 Plan: TypeAlias = launch_plan.Plan[Launch]
@@ -196,7 +201,7 @@ def _attention(call: Call) -> Plan:
         return Plan((Launch("attention", f"attention_tile_{kind}", (*memory, *numbers), groups, _GROUP),))
     rows = batch * heads * t
     seen = min(s, call.parameters.get("window") or s)
-    splits = max(1, min(ceil_div(4 * call.compute_units, rows * across), ceil_div(seen, _FEWEST_KEYS)))
+    splits = max(1, min(ceil_div(4 * call.compute_units, rows * across), ceil_div(seen, FEWEST_KEYS)))
     arguments = (*memory, "partial" if splits > 1 else None, None, *_numbers(splits), *numbers)
     parts = Launch("attention", f"attention_row_{kind}", arguments, rows * across * splits, 128)
     if splits == 1:

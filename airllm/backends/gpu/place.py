@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,17 @@ import numpy as np
 from airllm.backends.device.counters import Counters
 from airllm.backends.device.faults import COMPILE, LOST
 from airllm.backends.device.fused_ops import FusedOps
+from airllm.backends.device.recording import Recorded
 from airllm.backends.gpu.launches import Launch, Plan
 from airllm.backends.gpu.machine_code import machine_code
 from airllm.backends.gpu.planning import SharedKernels
+
+
+@dataclass(frozen=True)
+class ReadyPlan(Plan):
+    """A plan, and its launches as the module's: with their kernels, and the bytes of their numbers."""
+
+    ready: tuple[Any, ...] = ()
 
 
 class QueuePlace(SharedKernels):
@@ -80,10 +89,10 @@ class QueuePlace(SharedKernels):
 
     # ---- kernels ----
 
-    def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
-        """The launches of a call, ready to run: with their kernels, and the bytes of their numbers."""
+    def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> ReadyPlan:
+        """The launches of a call, ready to run."""
         planned = super().plan(op, arrays, parameters, outs)
-        return Plan(tuple(map(self._ready, planned.launches)), planned.scratch)
+        return ReadyPlan(planned.launches, planned.scratch, tuple(map(self._ready, planned.launches)))
 
     def _ready(self, launch: Launch) -> Any:
         program = self._program(launch.family)
@@ -98,9 +107,31 @@ class QueuePlace(SharedKernels):
             self._programs[family] = self._queue.load(code)
         return self._programs[family]
 
-    def run(self, plan: Plan, memory: Mapping[str, tuple[Any, int, int]]) -> None:
-        self._queue.run(plan.launches, memory)
-        self.counters.add(launches=len(plan.launches), submits=len(plan.launches))
+    def run(self, plan: ReadyPlan, memory: Mapping[str, tuple[Any, int, int]]) -> None:
+        self._queue.run(plan.ready, memory)
+        self.counters.add(launches=len(plan.ready), submits=len(plan.ready))
+
+    def record(self, launches: Sequence[Recorded]) -> Replay:
+        """The launches as a graph, where the vendor has graphs of such kernels."""
+        ready = [(self._ready(each.launch), each.memory) for each in launches]
+        numbers = [
+            (n, i, int(each.launch.arguments[i]), step)
+            for n, each in enumerate(launches)
+            for i, step in each.steps.items()
+        ]
+        return Replay(self._queue.record(ready, numbers), ready, self.counters)
+
+
+class Replay:
+    """`airllm.backends.device.recording.Replay`."""
+
+    def __init__(self, recording: Any, launches: Sequence[Any], counters: Counters):
+        self._recording, self._launches, self._counters = recording, launches, counters
+
+    def run(self, tokens: int) -> None:
+        self._recording.run(tokens)
+        count = len(self._launches)
+        self._counters.add(launches=count, submits=1, replayed=count)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import Any
 
 from airllm.backends.gpu import expert_launches, mixture_launches, recurrent_launches, tensor_launches
 from airllm.backends.gpu.kernel_text import stored_formats
-from airllm.backends.gpu.launches import KERNELS, Call, Plan, plan_of
+from airllm.backends.gpu.launches import FEWEST_KEYS, KERNELS, Call, Plan, plan_of
 
 _GROUP, _MOST_GROUPS = 256, 2**16
 _WIDEST_NORM = 4096  # of a GPU, whose many groups each compute the norm of a row before they multiply it
@@ -15,11 +15,13 @@ _WIDEST_NORM = 4096  # of a GPU, whose many groups each compute the norm of a ro
 
 class SharedKernels:
     """What a `Place` says of its kernels. `form`: "gpu" or "cpu", the kernels for what computes there;
-    `units`: how many compute at once.
+    `units`: how many compute at once. `even_keys`: between multiples of so many keys, the numbers of a token's
+    launches grow evenly.
     """
 
     form: str
     units: int
+    even_keys = FEWEST_KEYS
 
     def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
         """The launches of a call with non-empty results `outs`, by name."""

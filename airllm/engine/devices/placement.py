@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.adapters.adapted_ops import Pairs
 from airllm.engine.devices.placed_adapters import PlacedAdapters, placed_bytes
 from airllm.engine.devices.placed_layers import place_layers
+from airllm.engine.devices.recorded_steps import RecordedSteps
 from airllm.engine.layers.decoder import decoder_layers, normalize
 from airllm.engine.layers.layer_inputs import LayerInputs
 from airllm.engine.layers.rows import Angles, Rows
@@ -66,6 +67,7 @@ class OnDevice:
         self.plan = plan or DevicePlan(WHOLE, len(weights.layers))
         self.device.arena.limit = self.plan.limit
         self._caches: WeakSet[Cache] = WeakSet()
+        self._recorded: WeakKeyDictionary[Cache, RecordedSteps] = WeakKeyDictionary()  # of one sequence
         self._parts: dict[type, Any] = {}
         moved: dict[int, Any] = {}
 
@@ -94,6 +96,7 @@ class OnDevice:
 
     def adapt(self, adapters: Pairs) -> None:
         """Use these adapters, and no others. Raises DeviceFault."""
+        self._recorded.clear()
         with self.faults():
             self._adapters = PlacedAdapters({}, self.device)  # frees the others first
             first = [f"layers.{i}." for i in range(self.plan.first)]  # which are in host memory
@@ -119,6 +122,7 @@ class OnDevice:
         """Free the memory of the weights."""
         self.layers = []
         self._parts.clear()
+        self._recorded.clear()
         self._adapters = PlacedAdapters({}, self.device)
         self._norm = self._output = self._embedding = self._inputs = None
         if forget := self.device.extension("forget"):
@@ -165,6 +169,39 @@ class OnDevice:
             yield x
         if start := self.device.extension("start"):
             start(x)
+
+    def step(
+        self, token: int, angles: Sequence[Angles], rows: Sequence[Rows], inputs: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Logits (1, vocabulary) after the next token of one sequence, whose cache does not grow: what
+        `run_layers` and `logits` make of it, by launches that are recorded where the device can.
+        """
+
+        def compute() -> np.ndarray:
+            for state in self.run_layers([token], angles, rows, None, inputs):
+                last = state
+            return self.logits(last)
+
+        if not self._records:
+            return compute()
+        cache = rows[0].cache
+        with self.faults():
+            self._move_caches(rows)
+            given = [each for of in angles for each in (of.cos, of.sin)]
+            given += [*([] if inputs is None else [inputs]), np.array([token], np.int64)]
+            return self._recorded_of(cache).run(cache, given, compute)
+
+    @property
+    def _records(self) -> bool:
+        """Whether the launches of a token can be recorded: all layers are there, and the place can."""
+        able = hasattr(getattr(self.device, "place", None), "record")
+        return able and self.embeds and not self.plan.streamed
+
+    def _recorded_of(self, cache: Cache) -> RecordedSteps:
+        if cache not in self._recorded:
+            self._recorded.clear()  # of one sequence at a time
+            self._recorded[cache] = RecordedSteps(self.device)
+        return self._recorded[cache]
 
     def each_layer(self) -> Iterator[Layer]:
         """The layers with weights on the device, each for the launches until the next one is asked for."""

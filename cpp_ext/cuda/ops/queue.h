@@ -4,11 +4,11 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <array>
 #include <cstring>
 #include <list>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,6 +16,7 @@
 #include "../arrays/device_array.h"
 #include "../runtime/compiler.h"
 #include "../runtime/graph.h"
+#include "../runtime/kernel_chain.h"
 #include "../runtime/program.h"
 #include "folders.h"
 
@@ -72,22 +73,6 @@ class Buffer {
   std::shared_ptr<Mark> written_;
 };
 
-using Value = std::array<char, 8>;  // of an argument, from its first byte on
-
-struct BoundLaunch {
-  Driver::Function kernel;
-  unsigned groups, group;
-  std::vector<Value> values;
-
-  void start(cudaStream_t stream) {
-    std::vector<void*> pointers;
-    for (Value& value : values) pointers.push_back(value.data());
-    check(Driver::get().launch(kernel, groups, 1, 1, group, 1, 1, 0, stream, pointers.data(), nullptr),
-          "the launch of a kernel");
-    ++kernels_launched;
-  }
-};
-
 // A kernel with its grid and its arguments: bytes of a value, or None for no array, or the name of one.
 class KernelLaunch {
  public:
@@ -127,6 +112,45 @@ class KernelLaunch {
   Driver::Function kernel_ = nullptr;
   std::vector<Value> values_;
   std::vector<std::pair<size_t, py::object>> arrays_;
+};
+
+// A number among the arguments of recorded launches, and by how much it grows for each token.
+struct Growing {
+  size_t launch, argument;
+  uint64_t first;
+  int64_t step;
+};
+
+// Launches that are started together, again and again. Whoever runs them keeps their memory.
+class Recording {
+ public:
+  Recording(std::vector<BoundLaunch> launches, std::vector<Growing> growing, int device,
+            std::shared_ptr<Stream> stream)
+      : device_(device),
+        stream_(std::move(stream)),
+        chain_(std::move(launches)),
+        growing_(std::move(growing)) {}
+
+  // With the numbers of so many tokens later.
+  void run(int64_t tokens) {
+    if (lost_in_fork) require_devices();  // throws
+    DeviceGuard guard(device_);
+    check(cudaSetDevice(device_), "cudaSetDevice");  // a thread's first call of the driver needs it
+    const arguments::Unlocked released;
+    for (const Growing& each : growing_) {
+      const uint64_t number = each.first + uint64_t(tokens * each.step);
+      Value value;
+      std::memcpy(value.data(), &number, sizeof number);
+      chain_.set(each.launch, each.argument, value);
+    }
+    chain_.launch(*stream_);
+  }
+
+ private:
+  const int device_;
+  const std::shared_ptr<Stream> stream_;
+  KernelChain chain_;
+  const std::vector<Growing> growing_;
 };
 
 // Host memory that a device may still read, and when it no longer does.
@@ -190,6 +214,28 @@ class Queue {
     for (const py::handle launch : launches) bound.push_back(launch.cast<const KernelLaunch&>().bind(memory));
     const arguments::Unlocked released;  // a launch waits where the driver's queue is full
     for (BoundLaunch& launch : bound) launch.start(*stream_);
+  }
+
+  // Launches, each with its memory as `run` takes it, and the numbers that grow: (launch, argument, first,
+  // step).
+  std::unique_ptr<Recording> record(
+      const py::sequence& launches,
+      const std::vector<std::tuple<size_t, size_t, uint64_t, int64_t>>& numbers) const {
+    require_device();
+    DeviceGuard guard(device_);
+    check(cudaSetDevice(device_), "cudaSetDevice");
+    std::vector<BoundLaunch> bound;
+    for (const py::handle each : launches) {
+      const auto [launch, memory] = each.cast<std::pair<py::object, py::dict>>();
+      bound.push_back(launch.cast<const KernelLaunch&>().bind(memory));
+    }
+    std::vector<Growing> growing;
+    for (const auto& [launch, argument, first, step] : numbers) {
+      if (launch >= bound.size() || argument >= bound[launch].values.size())
+        throw std::out_of_range("a recorded launch has no argument " + std::to_string(argument));
+      growing.push_back({launch, argument, first, step});
+    }
+    return std::make_unique<Recording>(std::move(bound), std::move(growing), device_, stream_);
   }
 
   // ---- uploads beside launches
@@ -284,6 +330,8 @@ inline void define_queue(py::module_& module) {
   py::class_<Mark, std::shared_ptr<Mark>>(module, "Mark");
   py::class_<Upload, std::shared_ptr<Upload>>(module, "Upload");
   py::class_<Program, std::shared_ptr<Program>>(module, "Program");
+  py::class_<Recording>(module, "Recording", "Launches that are started again with other numbers.")
+      .def("run", &Recording::run, py::arg("tokens"));
   py::class_<KernelLaunch>(module, "Launch",
                            "A kernel with its grid and arguments: bytes, None, or names of arrays.")
       .def(py::init<std::shared_ptr<Program>, const std::string&, int64_t, int64_t, const py::sequence&>(),
@@ -295,6 +343,7 @@ inline void define_queue(py::module_& module) {
       .def("download", &Queue::download)
       .def("load", &Queue::load)
       .def("run", &Queue::run)
+      .def("record", &Queue::record, py::arg("launches"), py::arg("numbers"))
       .def("mark", &Queue::mark)
       .def("begin_upload", &Queue::begin_upload)
       .def("finish_upload", &Queue::finish_upload)

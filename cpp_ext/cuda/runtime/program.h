@@ -1,6 +1,10 @@
 // Kernels that were compiled at run time: loaded and launched through the driver, which knows them by name.
 #pragma once
 
+#if !defined(__HIP_PLATFORM_AMD__)
+#include <cuda.h>
+#endif
+
 #include <map>
 #include <mutex>
 #include <string>
@@ -29,6 +33,9 @@ struct Driver {
   cudaError_t (*function)(Function*, Module, const char*) = nullptr;
   cudaError_t (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                         cudaStream_t, void**, void**) = nullptr;
+  cudaError_t (*add_node)(CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
+                          const CUDA_KERNEL_NODE_PARAMS*) = nullptr;
+  cudaError_t (*set_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) = nullptr;
 
   static const Driver& get() {
     static const Driver found = [] {
@@ -36,6 +43,8 @@ struct Driver {
       find("cuModuleLoadData", made.load);
       find("cuModuleGetFunction", made.function);
       find("cuLaunchKernel", made.launch);
+      find("cuGraphAddKernelNode", made.add_node);
+      find("cuGraphExecKernelNodeSetParams", made.set_node);
       return made;
     }();
     return found;
