@@ -33,7 +33,7 @@ class NotCompiled(RuntimeError):
 class Block:
     """A buffer on a device; it returns to the engine when it is released."""
 
-    def __init__(self, engine: "Engine", buffer: Any):
+    def __init__(self, engine: Engine, buffer: Any):
         self.engine, self.buffer = engine, buffer
 
     def __del__(self) -> None:

@@ -87,7 +87,7 @@ class Launch:
         names = (name.removesuffix("_type") for name in self.numbers if name.endswith("_type"))
         return tuple(name for name in names if name not in bound)
 
-    def without_missing(self) -> "Launch":
+    def without_missing(self) -> Launch:
         """The launch with bindings for given arrays alone: a device has few of them."""
         return replace(self, inputs={binding: name for binding, name in self.inputs.items() if name})
 

@@ -11,8 +11,8 @@ class Counts:
     """What a backend has done so far in this process. `a - b` is what it did between two of them.
 
     `uploaded` and `downloaded` are bytes from host to device memory and back. `waits`: how often the host
-    waited for the device. `submits`: how often commands were handed to the driver. `replayed`: how many of the
-    launches were recorded before. `resident`: bytes of the arrays that are on the device now.
+    waited for the device. `submits`: how often commands were handed to the driver. `replayed`: how many of
+    the launches were recorded before. `resident`: bytes of the arrays that are on the device now.
     """
 
     uploaded: int = 0

@@ -332,8 +332,8 @@ class DeviceOps(OpMethods):
         scratch = {name: self.memory(size) for name, size in plan.scratch.items()}
         memory |= {name: (each.buffer, 0, each.nbytes) for name, each in scratch.items()}
         self.place.run(plan, memory)
-        for launch in plan.launches if self._pass else ():
-            self._pass.launched(launch, memory)
+        if self._pass:
+            self._pass.launched(plan.launches, memory)
 
     @contextmanager
     def noting(self, done: Pass) -> Iterator[None]:

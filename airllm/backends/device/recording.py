@@ -1,7 +1,7 @@
 """A pass whose launches are recorded, so that those of the next tokens start without being planned.
 
-A device computes one token like the one before: the same launches, on the same memory. Only some numbers grow,
-such as how many keys there are. `Pass` notes what a pass does; `record` compares three passes of a token.
+A device computes one token like the one before: the same launches, on the same memory. Only some numbers
+grow, such as how many keys there are. `Pass` notes what a pass does; `record` compares three of them.
 """
 
 from __future__ import annotations
@@ -84,10 +84,11 @@ class Pass:
         """Note an upload to the beginning of a buffer."""
         self.uploads.append((buffer if self._holds else None, array))
 
-    def launched(self, launch: Any, memory: Mapping[str, tuple[Any, int, int]]) -> None:
-        """Note a launch."""
+    def launched(self, launches: Sequence[Any], memory: Mapping[str, tuple[Any, int, int]]) -> None:
+        """Note launches on this memory."""
         parts = {name: (self._name(buffer), at) for name, (buffer, at, _) in memory.items()}
-        self.launches.append(_Noted(launch, memory if self._holds else {}, parts))
+        kept = memory if self._holds else {}
+        self.launches += [_Noted(launch, kept, parts) for launch in launches]
 
     def downloaded(self, result: Result) -> None:
         """Note a download."""
@@ -117,9 +118,12 @@ def _growth(before: Pass, after: Pass) -> list[dict[int, int]] | None:
     if [each.kind for each in before.launches] != [each.kind for each in after.launches]:
         return None
     tokens = after.position - before.position
-    pairs = zip(before.launches, after.launches, strict=True)
-    found = [_steps(a.launch.arguments, b.launch.arguments, tokens) for a, b in pairs]
-    return None if None in found else [each for each in found if each is not None]
+    found = []
+    for a, b in zip(before.launches, after.launches, strict=True):
+        if (steps := _steps(a.launch.arguments, b.launch.arguments, tokens)) is None:
+            return None
+        found.append(steps)
+    return found
 
 
 def _steps(before: Sequence[Any], after: Sequence[Any], tokens: int) -> dict[int, int] | None:
@@ -140,7 +144,7 @@ class Recording:
     """The launches of a pass for one token. Raises what its place raises."""
 
     def __init__(self, place: Any, last: Pass, steps: Sequence[Mapping[int, int]]):
-        self._place, self._position, self._held = place, last.position, last.held
+        self._place, self._position, self._held = place, last.position, list(last.held)
         self._uploads, (self._result,) = [buffer for buffer, _ in last.uploads], last.results
         recorded = zip(last.launches, steps, strict=True)
         self._replay: Replay = place.record([Recorded(n.launch, n.memory, each) for n, each in recorded])

@@ -107,7 +107,8 @@ class QueuePlace(SharedKernels):
             self._programs[family] = self._queue.load(code)
         return self._programs[family]
 
-    def run(self, plan: ReadyPlan, memory: Mapping[str, tuple[Any, int, int]]) -> None:
+    def run(self, plan: Plan, memory: Mapping[str, tuple[Any, int, int]]) -> None:
+        assert isinstance(plan, ReadyPlan)
         self._queue.run(plan.ready, memory)
         self.counters.add(launches=len(plan.ready), submits=len(plan.ready))
 

@@ -15,8 +15,8 @@ _WIDEST_NORM = 4096  # of a GPU, whose many groups each compute the norm of a ro
 
 class SharedKernels:
     """What a `Place` says of its kernels. `form`: "gpu" or "cpu", the kernels for what computes there;
-    `units`: how many compute at once. `even_keys`: between multiples of so many keys, the numbers of a token's
-    launches grow evenly.
+    `units`: how many compute at once. `even_keys`: between multiples of so many keys, the numbers of a
+    token's launches grow evenly.
     """
 
     form: str

@@ -1,5 +1,5 @@
-"""A sequence's tokens on a device, one by one: once three were computed alike, the launches of the next ones are
-those of the third, with other numbers (`airllm.backends.device.recording`). So the host plans nothing for them.
+"""A sequence's tokens on a device, one by one: once three were computed alike, the launches of the next ones
+are those of the third, with other numbers (`airllm.backends.device.recording`). So the host plans nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from airllm.backends.device.recording import Pass, Recording, record
 from airllm.memory.kv_cache import Cache
 
 _COMPARED = 3  # passes: the third shows that numbers grow evenly
+_TRIED = 8  # passes, until those that differ are no longer compared
 
 
 class RecordedSteps:
@@ -41,7 +42,8 @@ class _Turn:
 
     def __init__(self, ops: Any):
         self._ops = ops
-        self._passes: list[Pass] | None = []  # None: they differ
+        self._passes: list[Pass] = []
+        self._left = _TRIED
         self._recording: Recording | None = None
 
     def run(
@@ -49,26 +51,32 @@ class _Turn:
     ) -> np.ndarray:
         if self._recording:
             return self._recording.run(position, given)
-        if self._passes is None or not self._has_room(self._passes):
+        if not self._left or not self._has_room():
             return compute()
         noted = Pass(position, holds=len(self._passes) == _COMPARED - 1)
         with self._ops.noting(noted):
             found = compute()
-        self._passes.append(noted)
-        if len(self._passes) == _COMPARED:
-            self._recording = record(self._ops.place, self._passes, given)
-            self._passes = None
+        self._left -= 1
+        self._compare([*self._passes, noted], given)
         return found
 
-    def _has_room(self, passes: Sequence[Pass]) -> bool:
+    def _compare(self, passes: list[Pass], given: Sequence[np.ndarray]) -> None:
+        """Record what the last pass did, or wait for another one. The first token of a text may differ."""
+        self._passes = passes
+        if len(passes) == _COMPARED:
+            self._recording = record(self._ops.place, passes, given)
+            self._passes = [] if self._recording or not self._left else passes[1:]
+            passes[-1].held.clear()
+
+    def _has_room(self) -> bool:
         """Whether the arrays of a token may stay."""
         limit = self._ops.arena.limit
-        return limit is None or not passes or self._ops.arena.now + passes[-1].nbytes <= limit
+        return limit is None or not self._passes or self._ops.arena.now + self._passes[-1].nbytes <= limit
 
 
 def _what_launches_depend_on(cache: Cache, even_keys: int) -> tuple[Any, ...]:
-    """What the launches of a sequence's next token depend on besides numbers that grow evenly: its arrays, and
-    in which of the ranges its position is within which they grow so.
+    """What the launches of a sequence's next token depend on besides numbers that grow evenly: its arrays,
+    and in which of the ranges its position is within which they grow so.
     """
     arrays: list[Any] = [each for layer in cache.on_device() for each in cache.layer(layer).arrays]
     buffers = tuple(id(each.memory.buffer) for each in arrays)
