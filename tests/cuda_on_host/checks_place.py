@@ -129,6 +129,53 @@ def test_a_buffer_outlives_its_queue():
     del buffer
 
 
+def test_recorded_launches_have_the_numbers_of_the_time_when_they_start():
+    """The stand-in runs nothing before somebody waits for it: launches that wait keep their numbers."""
+    queue = cuda.Queue()
+    program = queue.load(machine_code.machine_code(cuda.compile, "elements", queue.arch))
+    x, out = queue.allocate(64), queue.allocate(64)
+    values = rng.standard_normal(16).astype(np.float32)
+    silu = values / (1 + np.exp(-values))
+    queue.upload(x, values.view(np.uint8))
+    arguments = ["x", "out", np.uint64(2).tobytes()]
+    launches = [cuda.Launch(program, "silu_f32", 1, 32, arguments)] * 2
+    given = [{"x": (x, at, 64 - at), "out": (out, at, 64 - at)} for at in (0, 32)]
+    recording = queue.record(list(zip(launches, given, strict=True)), [(1, 2, 2, 3)])
+
+    def values_after(*tokens: int) -> np.ndarray:
+        queue.upload(out, np.zeros(64, np.uint8))
+        for each in tokens:
+            recording.run(each)
+        return round_trip(queue, out, 64).view(np.float32)
+
+    for tokens, most in (((0,), 2), ((2,), 8), ((1, 0), 5)):
+        found = values_after(*tokens)
+        np.testing.assert_allclose(found[8 : 8 + most], silu[8 : 8 + most], rtol=1e-6)
+        np.testing.assert_allclose(found[:2], silu[:2], rtol=1e-6)
+        assert not found[8 + most :].any() and not found[2:8].any()
+    before = cuda.calls()
+    recording.run(0)
+    assert cuda.calls() == before + 1  # one launch of a graph
+    with pytest.raises(IndexError):
+        queue.record([(launches[0], given[0])], [(0, 3, 0, 0)])
+
+
+@pytest.mark.parametrize("function", (
+    "cudaGraphCreate", "cuGraphAddKernelNode", "cudaGraphInstantiateWithFlags", "cudaGraphLaunch",
+    "cuGraphExecKernelNodeSetParams",
+))  # fmt: skip
+def test_errors_of_recorded_launches_leave_nothing(function):
+    """The fixture asserts that no graph is left."""
+    queue = cuda.Queue()
+    program = queue.load(machine_code.machine_code(cuda.compile, "elements", queue.arch))
+    buffer = queue.allocate(64)
+    queue.upload(buffer, np.zeros(64, np.uint8))
+    launch = cuda.Launch(program, "silu_f32", 1, 32, ["x", "x", np.uint64(2).tobytes()])
+    runtime.on_host_fail(function.encode(), 1, FAILED)
+    with pytest.raises(cuda.DriverError):
+        queue.record([(launch, {"x": (buffer, 0, 64)})], [(0, 2, 2, 1)]).run(1)
+
+
 def test_a_launch_says_what_is_wrong():
     queue = cuda.Queue()
     program = queue.load(machine_code.machine_code(cuda.compile, "elements", queue.arch))
