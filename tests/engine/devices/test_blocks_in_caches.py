@@ -10,7 +10,7 @@ from airllm.backends import registry
 from airllm.formats import FORMATS
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support.engines import device_models
-from tests.support.engines.device_models import agree, counts, open_engine, running
+from tests.support.engines.device_models import agree, counts, keep_one_recording, open_engine, running
 from tests.support.models import wide_gguf
 from tests.support.models.tiny_models import DATA, texts
 
@@ -124,14 +124,16 @@ def test_models_with_blocks_in_caches_run_on_the_device(name, compute, backend):
         wanted = [host.forward(text, all_positions=True) for text in TEXTS]
         agree(engine.forward(TEXTS[1], cache := engine.new_cache(), all_positions=True), wanted[1])
         cache.truncate(len(TEXTS[1]) - 4)
+        tokens = []
         for number, token in enumerate(TEXTS[1][-4:]):
             start = counts(backend)
             agree(engine.forward([token], cache), wanted[1][number - 4])
-            spent = counts(backend) - start
-            assert 0 < spent.uploaded <= 64 * KIB and spent.resident == 0
+            tokens.append(spent := counts(backend) - start)
+            assert 0 < spent.uploaded <= 64 * KIB
             assert spent.downloaded == wanted[1][0].nbytes and spent.waits == 1
             if compute == "stored" and backend != "mlx" and name == "qwen3":
                 assert spent.launches <= 8 * engine.config.layers + 4
+        keep_one_recording(tokens)
         assert len(cache.on_device()) == engine.config.layers
         caches = [engine.new_cache() for _ in TEXTS]
         engine.forward([text[:-2] for text in TEXTS], caches)

@@ -67,6 +67,12 @@ def counts(backend: str) -> Counts:
     return registry.open_backend(backend).module.counters.read()
 
 
+def keep_one_recording(tokens: Sequence[Counts]) -> None:
+    """Assert that decoded tokens take no memory, but one of them, whose launches are recorded with theirs."""
+    assert sorted(each.resident for each in tokens)[:-1] == [0] * (len(tokens) - 1)
+    assert all(0 <= each.resident <= 64 * 1024 for each in tokens)
+
+
 def agree(found: np.ndarray, wanted: np.ndarray, within: float = 2e-4) -> None:
     """Assert that logits are those wanted, within a part of their range."""
     assert found.shape == wanted.shape and found.dtype == np.float32
