@@ -145,6 +145,8 @@ class WebGPUPlace:
             return len(arrays) + 2 <= self.engine.buffers
         if name == "normed_linear":
             return mixture_launches.fuses_norm(arrays, self.engine.buffers)
+        if name == "latent_append":
+            return mixture_launches.fuses_latents(arrays, self.engine.buffers)
         if name == "linear_beside":
             return all(map(mixture_launches.in_units, arrays.values()))
         if name == "gated_linear":

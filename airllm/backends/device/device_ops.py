@@ -92,6 +92,7 @@ class DeviceOps(OpMethods):
             "cached_attention": self._cached_attention,
             "device_experts": DeviceExperts(self),
             "device_recurrence": DeviceRecurrence(self),
+            "linear_heads": self.linear_heads,
         }
 
     # ---- memory ----
@@ -334,6 +335,11 @@ class DeviceOps(OpMethods):
 
     # ---- for the decoder ----
 
+    def linear_heads(self, x: Tensor, weight: Any) -> Tensor:
+        """The products (rows, heads, n) of heads (rows, heads, k) with a matrix (n, k) for each."""
+        heads = DeviceExperts(self).linear(x.reshape(-1, x.shape[-1]), None, weight)
+        return heads.reshape(*x.shape[:2], -1)
+
     def _cached_attention(
         self,
         q: Tensor,
@@ -345,25 +351,26 @@ class DeviceOps(OpMethods):
         **options: Any,
     ) -> None:
         """Attend from the last tokens to the first `length` of a layer's keys and values. With a `value_dim`,
-        `cache` has keys alone, and values are the first so many values of them.
+        `cache` has keys alone, and values are the first so many values of them. `in_parts`: queries are sums
+        along an axis that q has before the others.
         """
         seen = cache[:, :, :length]
         in_blocks = seen.dtype == _BYTES
         inner = value_dim // _Q8_0.values * _Q8_0.bytes if in_blocks else value_dim
         keys, values = (seen[0], seen[0][..., :inner]) if value_dim else seen
-        if in_blocks:
-            self._attend_to_blocks(q, keys, values, out, **options)
+        if in_blocks or options.get("in_parts"):
+            self._attend_directly(q, keys, values, out, **options)
         else:
             self.attention(q, keys, values, causal=True, out=out, **options)
 
-    def _attend_to_blocks(
+    def _attend_directly(
         self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor, sinks: Any = None, **options: Any
     ) -> None:
-        """Causal attention to rows of q8_0."""
+        """Causal attention to rows of q8_0, or of queries in parts, which the op itself does not have."""
         given: dict[str, Any] = {"q": self._ready(q, True)}
         for name, each in (("k", keys), ("v", values)):
-            blocks: Any = self._ready(each, True)
-            given[name] = Quantized(blocks, "q8_0")
+            rows: Any = self._ready(each, True)
+            given[name] = Quantized(rows, "q8_0") if each.dtype == _BYTES else rows
         if sinks is not None:
             given["sinks"] = self._ready(sinks, False)
         parameters = {"causal": True, "scale": None, "softcap": None, "window": None} | options

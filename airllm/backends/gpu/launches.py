@@ -180,9 +180,10 @@ def _cpu_matmul(call: Call, arguments: tuple, batch: int, m: int, n: int, k: int
 
 def _attention(call: Call) -> Plan:
     """Tiles of 64 queries; for few queries, one query and a part of the keys per work-group."""
+    call, q_parts, q_apart = call.with_one_part()
     *lead, heads, t, e = call.shape
     d, s = call.arrays["q"].shape[-1], call.arrays["k"].shape[-2]
-    batch, numbers = prod(lead), _attention_numbers(call)
+    batch, numbers = prod(lead), (*_numbers(q_parts, q_apart), *_attention_numbers(call))
     memory = (*call.given_names("q", "k", "v", "mask", "sinks"), "out")
     k = call.arrays["k"]
     kind = k.format if is_quantized(k) else SHORT[k.dtype.name]
@@ -193,7 +194,8 @@ def _attention(call: Call) -> Plan:
     across = ceil_div(e, 128)
     if t >= _MANY_QUERIES and d <= _LONGEST_DOT:
         groups = batch * heads * ceil_div(t, 64) * across
-        return Plan((Launch("attention", f"attention_tile_{kind}", (*memory, *numbers), groups, _GROUP),))
+        arguments = (*memory, *_attention_numbers(call))
+        return Plan((Launch("attention", f"attention_tile_{kind}", arguments, groups, _GROUP),))
     rows = batch * heads * t
     seen = min(s, call.parameters.get("window") or s)
     splits = max(1, min(ceil_div(4 * call.compute_units, rows * across), ceil_div(seen, _FEWEST_KEYS)))
