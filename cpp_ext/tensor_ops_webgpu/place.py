@@ -153,6 +153,10 @@ class WebGPUPlace:
             return reads_words(arrays["weight"])
         return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs
 
+    def attention_splits(self, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+        """One: a work-group sees all keys of a query."""
+        return 1
+
     def most_tokens(self, op: str, numbers: Mapping[str, Any]) -> int | None:
         """The most tokens that a launch of a scan takes; None for no limit."""
         most = self.engine.most_steps

@@ -3,8 +3,9 @@
 Of a token alone, a layer is six launches: queries, keys and values (`products.py`), with the sum and the norm
 before them (`residual.py`); their norms and rotation with the write to the cache (`heads.py`); attention; its
 output; gate and up with the activation, and what comes before them; down. Rows that are too wide for that
-have their sums and norms in launches of their own. A result that is used otherwise is computed as it would be
-alone. `mixture.py` has the launches of experts.
+have their sums and norms in launches of their own. With latent attention it is seven, of which `latents.py` has
+the queries with the write to the cache. A result that is used otherwise is computed as it would be alone.
+`mixture.py` has the launches of experts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from airllm.backends.device import latents
 from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
 from airllm.backends.device.heads import Heads, Kept, Steps, place
 from airllm.backends.device.heads import parts_of as heads_of
-from airllm.backends.device.latents import HeadProducts, Joined, Sum
+from airllm.backends.device.latents import HeadProducts, Joined, Merged, Sum
 from airllm.backends.device.products import ACTIVATIONS, Product, Products
 from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
 from airllm.backends.device.stacks import data_of, format_of, put_beside, whole_of
@@ -36,7 +37,12 @@ class FusedOps(DeviceOps):
         self._products: Products | None = None
         self._queries: weakref.ref[Tensor] | None = None  # that the next `append` may compute
         self._latent_queries: weakref.ref[Tensor] | None = None  # likewise
-        self._extensions |= {"append": self.append, "forget": self.forget, "join": self.join}
+        self._extensions |= {
+            "append": self.append,
+            "attend_to_cache": self.attend_to_cache,
+            "forget": self.forget,
+            "join": self.join,
+        }
         self.combine_now: Callable[..., Tensor] = lambda *given: DeviceOps.combine(self, *given)
         self.layer_norm_now = self._method("layer_norm")
         self.add_norm_now = self._method("add_rms_norm")
@@ -379,10 +385,27 @@ class FusedOps(DeviceOps):
 
     def _cached_attention(self, q: Tensor, *given: Any, **named: Any) -> None:
         """As `DeviceOps._cached_attention`; a query may be a sum of parts."""
-        if isinstance(q.pending, Sum):
-            super()._cached_attention(q.pending.parts, *given, in_parts=True, **named)
-        else:
-            super()._cached_attention(q, *given, **named)
+        q, more = _in_parts(q)
+        super()._cached_attention(q, *given, **(named | more))
+
+    def attend_to_cache(
+        self, q: Tensor, cache: Tensor, length: int, value_dim: int, **options: Any
+    ) -> Tensor:
+        """`_cached_attention` to keys that have the values too: (heads, tokens, values). Of one token,
+        merging parts of it is put off.
+        """
+        shape = (*q.shape[:2], value_dim)
+        if q.shape[1] == 1:
+            queries, more = _in_parts(q)
+            seen = self._seen(cache, length, value_dim)
+            given, parameters = self.attention_call(queries, *seen, **(options | more))
+            if (splits := self.place.attention_splits(given, parameters)) > 1:
+                partial = self.empty((shape[0], splits, value_dim + 2))
+                self.start("attention_parts", given, parameters, {"partial": partial})
+                return self.put_off(shape, Merged(self, partial))
+        out = self.empty(shape)
+        self._cached_attention(q, cache, length, out, value_dim=value_dim, **options)
+        return out
 
     # ---- weights ----
 
@@ -413,6 +436,11 @@ class FusedOps(DeviceOps):
     def put_beside(*groups: Sequence[Any]) -> None:
         """Multiply by matrices of several formats together: see `stacks.py`."""
         put_beside(*groups)
+
+
+def _in_parts(q: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Queries, or the parts whose sum they are; and what attention is told of that."""
+    return (q.pending.parts, {"in_parts": True}) if isinstance(q.pending, Sum) else (q, {})
 
 
 def _kind(stored: Any) -> str:

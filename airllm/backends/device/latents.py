@@ -29,8 +29,14 @@ class HeadProducts(Pending):
         return (self.source,)
 
     def settle(self, of: Tensor) -> None:
-        """Compute them alone."""
-        of.become(self._ops.linear_heads_now(self.source, self.weight))
+        """Compute them, with the merging of parts that their source is."""
+        if not isinstance(self.source.pending, Merged):
+            of.become(self._ops.linear_heads_now(self.source, self.weight))
+            return
+        out = self._ops.empty(of.shape)
+        arrays = {"partial": self.source.pending.parts, "weight": self.weight}
+        self._ops.start("linear_merged", arrays, {}, {"out": out})
+        of.become(out)
 
 
 class Joined(Pending):
@@ -73,6 +79,27 @@ class Sum(Pending):
         for part in self.parts[1:] if len(self.parts) > 1 else ():
             total = self._ops.combine_now("add", total, part)
         of.become(total.reshape(of.shape))
+
+
+class Merged(Pending):
+    """What a token attended to, of which there are parts (heads, splits, 2 + values), in any shape."""
+
+    def __init__(self, ops: Any, parts: Tensor):
+        self._ops, self.parts = ops, parts
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from, besides weights."""
+        return (self.parts,)
+
+    def view(self, of: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The same in another shape."""
+        return self._ops.put_off(shape, self)
+
+    def settle(self, of: Tensor) -> None:
+        """Compute it alone."""
+        out = self._ops.empty(of.shape)
+        self._ops.start("merge_parts", {"partial": self.parts}, {}, {"out": out})
+        of.become(out)
 
 
 class _Queries(NamedTuple):

@@ -147,6 +147,20 @@ def _latent_append(
     return Plan((launch,), {"own": 4 * launch.groups * k} if own else {})
 
 
+def _linear_merged(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
+) -> Plan:
+    """The products of heads with what each attended to, of which `partial` has parts (heads, splits, 2 +
+    k).
+    """
+    (heads, splits, _), (_, n, k) = arrays["partial"].shape, arrays["weight"].shape
+    arguments = ("partial", "weight", "out", "own", *_numbers(heads, splits, n, k))
+    tasks, most = heads * ceil_div(n, _COLUMNS), _NORMS_OF_UNIT * units
+    weights = {"weight": arrays["weight"]}
+    launch = _launch("linear_merged", weights, arguments, (k,), 1, tasks, form, units, most)
+    return Plan((launch,), {"own": 4 * launch.groups * k})
+
+
 def _launch(
     kernel: str,
     arrays: Mapping[str, Any],
@@ -164,7 +178,7 @@ def _launch(
     name = _format(arrays["weight"])
     formats = [name, *(_format(arrays[other]) if other in arrays else "" for other in _OTHERS)]
     formats[1] = formats[1] or name
-    own = kernel if kernel in ("linear_beside", "latent_append") else "mixture"
+    own = "mixture" if kernel.startswith("mixture") else kernel
     family = f"{own}.{'.'.join(formats).rstrip('.')}"
     if form == "gpu":
         return Launch(family, kernel, arguments, rows * min(tasks, ceil_div(most, rows)), _GROUP)
@@ -188,5 +202,5 @@ def _numbers(*counts: int) -> tuple:
 
 LAUNCHES = {
     "norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_beside": _linear_beside,
-    "latent_append": _latent_append,
+    "latent_append": _latent_append, "linear_merged": _linear_merged,
 }  # fmt: skip

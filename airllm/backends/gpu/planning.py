@@ -7,7 +7,15 @@ from typing import Any
 
 from airllm.backends.gpu import expert_launches, mixture_launches, recurrent_launches, tensor_launches
 from airllm.backends.gpu.kernel_text import stored_formats
-from airllm.backends.gpu.launches import KERNELS, Call, Plan, plan_of
+from airllm.backends.gpu.launches import (
+    KERNELS,
+    Call,
+    Plan,
+    attention_parts,
+    merge_parts,
+    plan_of,
+    splits_of,
+)
 
 _GROUP, _MOST_GROUPS = 256, 2**16
 _LONGEST_SUM = 1024  # of queries that attention sums: common/attention.h
@@ -45,7 +53,19 @@ class SharedKernels:
             return recurrent_launches.plan(op, arrays, outs, parameters, form)
         if op == "gated_linear":
             return expert_launches.gated_linear(arrays, out, parameters["activation"], form, units)
+        if op == "attention_parts":
+            return attention_parts(self._attention(arrays, parameters))
+        if op == "merge_parts":
+            return merge_parts(arrays["partial"])
         return plan_of(Call(op, arrays, parameters, out.shape, form, units))
+
+    def attention_splits(self, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+        """Into how many parts attention divides the keys, whose results are merged."""
+        return splits_of(self._attention(arrays, parameters))
+
+    def _attention(self, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Call:
+        shape = (*arrays["q"].shape[-3:-1], arrays["v"].shape[-1])
+        return Call("attention", arrays, parameters, shape, self.form, self.units)
 
     def has(self, op: str) -> bool:
         """Whether there is a kernel of this op."""

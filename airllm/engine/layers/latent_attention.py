@@ -31,11 +31,10 @@ def latent_attention(
     q, kept = _queries(ops, x, layer, angles), _kept(ops, x, layer, angles)
     if a.temperature:
         q = q * query_temperatures(a.temperature, rows)  # on a device, part of another launch
-    attended = np.empty_like(q, shape=(len(x), a.heads, a.kv_rank))
     for part in rows:
         ways = ops.extension("assign"), ops.extension("append")
         part.cache.append(layer.index, part.of(kept), None, *ways)
-        _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
+    attended = _attend_to_all(ops, q, layer, rows)
     values = _multiply_heads(ops, attended, layer["attention.v_b"], a.value_dim)
     return ops.linear(values.reshape(len(x), -1), layer["attention.output"])
 
@@ -96,6 +95,19 @@ def _multiply_heads(ops: Any, x: np.ndarray, weights: Any, n: int) -> np.ndarray
     for head in range(x.shape[1]):
         out[:, head] = ops.linear(np.ascontiguousarray(x[:, head]), weights[head])
     return out
+
+
+def _attend_to_all(ops: Any, q: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.ndarray:
+    """What queries (rows, heads, row) attend to: (rows, heads, kv_rank)."""
+    a, scale = _latent(layer), layer.config.attention_scale
+    if len(rows) == 1 and (attend := ops.extension("attend_to_cache")):
+        cache, length = rows[0].cache, rows[0].cache.length + len(q)
+        given = q.swapaxes(0, 1), cache.layer(layer.index).arrays[0], length, a.kv_rank
+        return attend(*given, scale=scale).swapaxes(0, 1)
+    attended = np.empty_like(q, shape=(len(q), a.heads, a.kv_rank))
+    for part in rows:
+        _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
+    return attended
 
 
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:

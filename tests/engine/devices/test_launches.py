@@ -9,6 +9,7 @@ from gguf import GGMLQuantizationType
 
 from airllm import tensor_ops
 from airllm.backends import registry
+from airllm.backends.gpu import launches
 from airllm.convert.quantize import quantize
 from airllm.formats import Quantized
 from tests.support.engines import device_models
@@ -144,6 +145,21 @@ def test_attention_to_long_texts_is_part_of_eight_launches(kernels_of_gpus, tmp_
     path = wide_gguf.write_wide("llama3", tmp_path / "blocks.gguf")
     text = np.random.default_rng(6).integers(8, tiny_models.VOCABULARY, 1100).tolist()
     check_launches(path, "opencl", text, least=USUAL + 1)
+
+
+@pytest.mark.parametrize("name", ("mistral_small4", "glm4_moe_lite"))
+@pytest.mark.parametrize("device", ("kernels of GPUs", "cuda"))
+def test_latent_attention_to_long_texts_is_part_of_eight_launches(
+    device, name, tmp_path, request, monkeypatch
+):
+    """The products with what heads attended to merge the results of work-groups."""
+    monkeypatch.setattr(launches, "_FEWEST_KEYS", 16)
+    if device == "kernels of GPUs":
+        request.getfixturevalue("kernels_of_gpus")
+    placed = running("cuda" if device == "cuda" else "opencl")
+    quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
+    text = np.random.default_rng(6).integers(8, tiny_models.VOCABULARY, 100).tolist()
+    check_launches(path, placed, text)
 
 
 @pytest.mark.parametrize("formats", (("q4_0", "q8_0", "q5_1"), ("q8_0", "float32", "q4_0")))
