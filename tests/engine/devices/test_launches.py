@@ -147,6 +147,14 @@ def test_attention_to_long_texts_is_part_of_eight_launches(kernels_of_gpus, tmp_
     check_launches(path, "opencl", text, least=USUAL + 1)
 
 
+@pytest.mark.parametrize("options", ({}, {"gpu_layers": 0, "offload": "stream"}), ids=("there", "streamed"))
+@pytest.mark.parametrize("part", ("attn_q_a", "attn_q_b", "attn_k_b", "attn_v_b"))
+def test_latents_with_matrices_of_several_formats(part, options, placed, tmp_path, monkeypatch):
+    in_formats(monkeypatch, {part: GGMLQuantizationType.Q8_0})
+    path = tiny_gguf.write_gguf("mistral_small4", tmp_path / "blocks.gguf", "blocks")
+    check_launches(path, placed, **options)
+
+
 @pytest.mark.parametrize("name", ("mistral_small4", "glm4_moe_lite"))
 @pytest.mark.parametrize("device", ("kernels of GPUs", "cuda"))
 def test_latent_attention_to_long_texts_is_part_of_eight_launches(
