@@ -25,10 +25,10 @@ class ExactOps:
         return f"{self.backend.name()} in float32"
 
     def extension(self, name: str) -> Any:
-        """What a device has for experts and recurrent states, which does not round activations; nothing else:
-        native layers do.
+        """What a device has for experts, heads and recurrent states, which does not round activations;
+        nothing else: native layers do.
         """
-        exact = name in ("device_experts", "device_recurrence")
+        exact = name in ("device_experts", "device_recurrence", "linear_heads")
         return self.backend.extension(name) if exact else None
 
     def linear(self, x: np.ndarray, weight: Any, bias: np.ndarray | None = None) -> np.ndarray:

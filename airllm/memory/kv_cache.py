@@ -174,15 +174,15 @@ class Cache:
         keys: np.ndarray,
         values: np.ndarray | None,
         assign: Callable[[np.ndarray, np.ndarray], Any] | None = None,
-        append: Callable[[Any, int, Any, Any], None] | None = None,
+        append: Callable[..., None] | None = None,
     ) -> None:
         """Store keys and values (tokens, kv_heads, head_dim), float32, of new tokens after a layer's others.
         No values are given if they are parts of keys. All become valid by `extend`. `assign` may be a faster
-        `numpy.copyto` for floats, and `append` may write both to a layer on a device, from a place on.
+        `numpy.copyto` for floats, and `append` may write all to a layer on a device, from a place on.
         """
         start, kept = self.length - self.dropped_of(layer), self.layer(layer)
-        if append and kept.both is not None:
-            append(kept.both, start, keys, values)
+        if append and len(kept.arrays) == 1:
+            append(kept.arrays[0], start, *(each for each in (keys, values) if each is not None))
             return
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
         for rows, new in ((kept.keys, keys), (kept.values, values)):

@@ -71,6 +71,7 @@ class DeviceOps(OpMethods):
             "cached_attention": self._cached_attention,
             "device_experts": Experts(self),
             "device_recurrence": Recurrence(self),
+            "linear_heads": self.linear_heads,
             "start": self.start,
         }
         self.forget()
@@ -243,10 +244,18 @@ class DeviceOps(OpMethods):
 
     # ---- for the decoder ----
 
-    def append(self, kept: Array, start: int, keys: Array, values: Array) -> None:
-        """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache."""
+    def linear_heads(self, x: Array, weight: Any) -> Array:
+        """The products (rows, heads, n) of heads (rows, heads, k) with a matrix (n, k) for each."""
+        heads = Experts(self).linear(x.reshape(-1, x.shape[-1]), None, weight)
+        return heads.reshape(*x.shape[:2], -1)
+
+    def append(self, kept: Array, start: int, keys: Array, values: Array | None = None) -> None:
+        """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache; without values,
+        keys have them too.
+        """
         self.forget()
-        new = mx.stack([keys.value, values.value]).swapaxes(1, 2)
+        given = [each.value for each in (keys, values) if each is not None]
+        new = mx.stack(given).swapaxes(1, 2)
         new = _to_blocks(new) if kept.dtype == np.uint8 else new.astype(mlx_dtype(kept.dtype))
         kept[:, :, start : start + new.shape[2]].write(new)
 

@@ -129,8 +129,10 @@ fn product(unit: u32, at: u32) -> f32 {{
   return sum;
 }}
 """
-_OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_beside", "normed_linear")
-_BY_COLUMNS = ("linear_blocks", "linear_experts_blocks", "mixture_up", "linear_beside", "normed_linear")
+_OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_beside", "normed_linear", "latent_append")
+_BY_COLUMNS = (
+    "linear_blocks", "linear_experts_blocks", "mixture_up", "linear_beside", "normed_linear", "latent_append"
+)  # fmt: skip
 _WITH_UP = ("mixture_up", "linear_beside", "normed_linear")
 _CHOICES = ("choose_experts", "mixture_up")
 _SCANS = ("delta_scan", "state_scan")
@@ -210,8 +212,11 @@ def _of_mixture(launch: Launch) -> list[str]:
         names = "|".join(_FUNCTIONS.findall(found))
         return re.sub(rf"\b({names})\(", rf"\1_{stored}(", found)
 
-    row = _file("normed_row") if launch.kernel == "normed_linear" else _ROW
-    parts = [_ONE_FORMAT.format(lanes=launch.lanes), row, products(launch.format, "b")]
+    rows = {"normed_linear": _file("normed_row"), "latent_append": ""}  # the second's own file has it
+    own = products(launch.format, "b")
+    if launch.kernel == "latent_append":  # the first product is that of queries
+        own = own.replace("a_quad(", "query_quad(").replace("row_at(", "query_at(")
+    parts = [_ONE_FORMAT.format(lanes=launch.lanes), rows.get(launch.kernel, _ROW), own]
     parts.append(renamed(launch.shared_format, "shared"))
     if launch.kernel in _WITH_UP:
         parts.append(renamed(launch.up_format, "up"))

@@ -34,7 +34,7 @@ _ERF = 3
 # Inputs that may be in a block format.
 STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
 _OF_EXPERTS = ("linear_experts", "linear_experts_blocks", "mixture_up", "mixture_down")
-STORED |= dict.fromkeys((*_OF_EXPERTS, "linear_beside", "normed_linear"), "b")
+STORED |= dict.fromkeys((*_OF_EXPERTS, "linear_beside", "normed_linear", "latent_append"), "b")
 # Formats that linear_blocks reads as words, 32 values at a time: a kernel for each, since that is faster. The
 # first have no loops in it.
 BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
@@ -286,6 +286,7 @@ def steps_of_row(weight: Any, k: int, lanes: int) -> int:
 
 
 def _attention(call: Call) -> Launch:
+    call, parts, apart = call.with_one_part()
     *lead, heads, t, e = call.shape
     q, k = call.arrays["q"], call.arrays["k"]
     if e > _MOST_COLUMNS:
@@ -295,7 +296,7 @@ def _attention(call: Call) -> Launch:
     numbers = {"rows": rows, "heads": heads, "key_heads": key_heads, "t": t, "s": s, "d": d, "e": e}
     numbers |= {"scale": scale, "softcap": softcap}
     numbers |= {"window": min(call.parameters["window"] or 0, _WIDEST_WINDOW)}
-    numbers |= {"causal": int(call.parameters["causal"])}
+    numbers |= {"causal": int(call.parameters["causal"]), "q_parts": parts, "q_apart": apart}
     numbers |= _start(call, "q", call.shape[:-1], 1)
     for name in ("k", "v"):
         values = _by_values(call.arrays[name])
@@ -304,8 +305,9 @@ def _attention(call: Call) -> Launch:
         steps = element_strides(values, 2, 1)
         numbers |= dict(zip((f"{name}_head", f"{name}_row"), steps, strict=True))
     numbers |= _start(call, "mask", call.shape[:-1], 1)
+    of_queries = ceil_div(d, KEYS) * parts if parts > 1 else 0
     of_keys = d + _REDUCTION + ceil_div(e, 2 * KEYS) * (KEYS + 1) + 3
-    steps = ceil_div(s, KEYS) * of_keys + _REDUCTION + 4
+    steps = of_queries + ceil_div(s, KEYS) * of_keys + _REDUCTION + 4
     return call.launch("attention", _same_names("q", "k", "v", "mask", "sinks"), rows, steps, KEYS, **numbers)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from airllm.backends.device.launch_plan import ceil_div, is_quantized
 from airllm.backends.device.stacks import data_of
 from tensor_ops_webgpu.expert_launches import steps_of_choice
@@ -20,6 +22,9 @@ _BUFFERS = 9  # of the first two kernels, at least
 _SHARED = ("shared_expert", "feed_forward")  # the second beside experts, in their launches
 _MOST_STEPS = 16384  # of a work-group's products after its norm
 WIDEST_NORM = 3840  # floats that a work-group has in memory of its own: normed_row.wgsl
+_COLUMNS = 32  # of a head's matrix that a work-group multiplies: latent_append.wgsl
+_LONGEST_SUM = 1024  # of queries that attention sums: attention.wgsl
+_LONGEST_ROW = 2048  # that a work-group multiplies by the matrix of queries: latent_append.wgsl
 _FLOATS_OF_STEP = 33  # steps of a product of 32 floats
 
 
@@ -131,6 +136,35 @@ def _linear_beside(call: Call, numbers: Mapping[str, Any]) -> Launch:
     return _of_formats(call, launch.without_missing())
 
 
+def _latent_append(call: Call, numbers: Mapping[str, Any]) -> Launch:
+    weight, queries, parts = call.arrays["weight"], call.arrays.get("queries"), len(call.results["q"])
+    columns = _GROUP // call.lanes
+    tasks = numbers["heads"] * (parts + ceil_div(2 * numbers["r"], _COLUMNS)) + 1
+    of_query = 0 if queries is None else _steps_of_row(queries, numbers["k"], call.lanes) + 2 * call.lanes
+    of_rows = ceil_div(numbers["rank"], _GROUP) * (_steps_of_row(weight, _COLUMNS, 1) + 1)
+    each = ceil_div(_COLUMNS, columns) * (of_query + 1) + of_rows + parts
+    most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _MOST_GROUPS
+    groups = min(tasks, max(most, ceil_div(tasks * each, _MOST_STEPS)))
+    steps = 2 * ceil_div(numbers["k"], _GROUP) + 2 * _REDUCTION + of_rows + ceil_div(tasks, groups) * each
+    inputs = {"a": "x", "post": "x_norm", "b": "weight", "shared": "queries"}
+    inputs |= {name: name for name in ("keep", "keep_norm", "cos", "sin")}
+    given = dict(numbers) | {name: number(numbers[name]) for name in ("eps", "factor")}
+    launch = call.launch(call.op, inputs, groups, steps, _GROUP, **given).without_missing()
+    formats = {"format": weight, "shared_format": queries}
+    given_formats = {name: getattr(each, "format", "") for name, each in formats.items()}
+    return replace(launch, lanes=call.lanes, **given_formats)
+
+
+def fuses_latents(arrays: Mapping[str, Any], buffers: int) -> bool:
+    """Whether there is a kernel for a token's queries for latents with these matrices, and what it keeps."""
+    queries, cache = arrays.get("queries"), arrays["cache"]
+    wide = arrays["keep_norm"].size + 2 * arrays["cos"].shape[-1]
+    matrices = [arrays["weight"]] if queries is None else [arrays["weight"], queries]
+    short = wide <= _LONGEST_SUM and (queries is None or queries.shape[-1] <= _LONGEST_ROW)
+    in_pairs = cache.dtype != np.uint8 and wide % 2 == 0  # halves are written in pairs
+    return short and in_pairs and len(arrays) + 1 <= buffers and all(map(in_units, matrices))
+
+
 def fuses_norm(arrays: Mapping[str, Any], buffers: int) -> bool:
     """Whether the product with these matrices has a kernel with the norm before it."""
     weights = [arrays[name] for name in ("weight", "shared", "up") if name in arrays]
@@ -155,4 +189,7 @@ def _of_formats(call: Call, launch: Launch) -> Launch:
     return replace(launch, lanes=call.lanes, **given)
 
 
-LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_beside": _linear_beside}
+LAUNCHES = {
+    "norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_beside": _linear_beside,
+    "latent_append": _latent_append,
+}  # fmt: skip

@@ -160,11 +160,17 @@ class WebGPUPlace:
             return len(arrays) + 2 <= self.engine.buffers
         if name == "normed_linear":
             return mixture_launches.fuses_norm(arrays, self.engine.buffers)
+        if name == "latent_append":
+            return mixture_launches.fuses_latents(arrays, self.engine.buffers)
         if name == "linear_beside":
             return all(map(mixture_launches.in_units, arrays.values()))
         if name == "gated_linear":
             return reads_words(arrays["weight"])
         return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs
+
+    def attention_splits(self, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+        """One: a work-group sees all keys of a query."""
+        return 1
 
     def most_tokens(self, op: str, numbers: Mapping[str, Any]) -> int | None:
         """The most tokens that a launch of a scan takes; None for no limit."""

@@ -90,6 +90,8 @@ def run_checked(icd: Path, tmp_path: Path, *arguments: str) -> tuple[dict, str]:
         *(f"experts.{name}" for name in FORMATS),
         *(f"{kind}.{name}" for kind in ("mixture", "linear_beside") for name in MIXTURES),
         "linear_beside.q8_0.q4_0.q6_k",
+        "latent_append.f32.f32",
+        "latent_append.q8_0.q4_0",
     ),
 )
 @pytest.mark.parametrize("form", ["gpu", "cpu"])
@@ -98,8 +100,16 @@ def test_every_kernel_is_clean(form, family, icd, tmp_path):
     assert log == ""
     assert told["wrong"] == []
     existing = told["existing"]
-    of_formats = any(name in family for name in ("experts", "mixture", "linear_beside"))
+    of_formats = any(name in family for name in ("experts", "mixture", "linear_beside", "latent"))
     assert set(existing) - set(told["launched"]) <= SPARE and len(existing) >= (1 if of_formats else 3)
+
+
+@pytest.mark.parametrize("family", ("linear_merged.f32.f32", "linear_merged.q8_0.q8_0"))
+def test_every_kernel_of_gpus_alone_is_clean(family, icd, tmp_path):
+    told, log = run_checked(icd, tmp_path, "gpu", family)
+    assert log == ""
+    assert told["wrong"] == []
+    assert told["existing"] == told["launched"]
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
@@ -157,6 +167,7 @@ def plan_kernels(form: str, family: str):
     """The cases that launch kernels of a family, with their plans."""
     from expert_cases import expert_cases
     from kernel_cases import Case, cases
+    from latent_cases import latent_cases
     from recurrent_cases import recurrent_cases
     from tensor_cases import tensor_cases
 
@@ -166,7 +177,8 @@ def plan_kernels(form: str, family: str):
         for dtype in (np.float32, np.float16, np.int64, np.bool_):
             x = np.arange(2 * 3 * 70).reshape(2, 3, 70).astype(dtype).transpose(1, 0, 2)[:, :, :65]
             yield Case("dense_copy", {"x": x}, {"out": x.astype(np.float64)}), dense_plan(x, form, 1)
-    for of, case, plan in (*tensor_cases(form), *expert_cases(form), *recurrent_cases(form)):
+    of_arrays = *tensor_cases(form), *expert_cases(form), *recurrent_cases(form), *latent_cases(form)
+    for of, case, plan in of_arrays:
         if of == family:
             yield case, plan
     for case in cases(form):
@@ -203,7 +215,7 @@ def run_case(program, queue, case, plan):
 
 
 def dtype_of(exact, case):
-    return exact.dtype if exact.dtype.kind == "i" else case.dtype
+    return exact.dtype if exact.dtype.kind in "iu" else case.dtype
 
 
 def is_near(out, exact):

@@ -66,6 +66,9 @@ class Place(Protocol):
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
         """Whether there is a kernel of "gated_linear", "rope_append" or the like for these arrays."""
 
+    def attention_splits(self, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+        """Into how many parts attention divides the keys, whose results are merged."""
+
     def formats(self) -> Sequence[str]:
         """The block formats that its kernels read."""
 
@@ -95,6 +98,7 @@ class DeviceOps(OpMethods):
             "cached_attention": self._cached_attention,
             "device_experts": DeviceExperts(self),
             "device_recurrence": DeviceRecurrence(self),
+            "linear_heads": self.linear_heads,
         }
 
     # ---- memory ----
@@ -356,6 +360,11 @@ class DeviceOps(OpMethods):
 
     # ---- for the decoder ----
 
+    def linear_heads(self, x: Tensor, weight: Any) -> Tensor:
+        """The products (rows, heads, n) of heads (rows, heads, k) with a matrix (n, k) for each."""
+        heads = DeviceExperts(self).linear(x.reshape(-1, x.shape[-1]), None, weight)
+        return heads.reshape(*x.shape[:2], -1)
+
     def _cached_attention(
         self,
         q: Tensor,
@@ -367,33 +376,42 @@ class DeviceOps(OpMethods):
         **options: Any,
     ) -> None:
         """Attend from the last tokens to the first `length` of a layer's keys and values. With a `value_dim`,
-        `cache` has keys alone, and values are the first so many values of them.
+        `cache` has keys alone, and values are the first so many values of them. `in_parts`: queries are sums
+        along an axis that q has before the others.
         """
-        seen = cache[:, :, :length]
-        in_blocks = seen.dtype == _BYTES
-        inner = value_dim // _Q8_0.values * _Q8_0.bytes if in_blocks else value_dim
-        keys, values = (seen[0], seen[0][..., :inner]) if value_dim else seen
-        if in_blocks:
-            self._attend_to_blocks(q, keys, values, out, **options)
+        if cache.dtype == _BYTES or options.get("in_parts"):
+            self._attend_directly(q, *self._seen(cache, length, value_dim), out, **options)
         else:
+            keys, values = self._seen(cache, length, value_dim)
             self.attention(q, keys, values, causal=True, out=out, **options)
 
-    def _attend_to_blocks(
-        self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor, sinks: Any = None, **options: Any
-    ) -> None:
-        """Causal attention to rows of q8_0."""
-        given: dict[str, Any] = {"q": self._ready(q, True)}
-        for name, each in (("k", keys), ("v", values)):
-            blocks: Any = self._ready(each, True)
-            given[name] = Quantized(blocks, "q8_0")
-        if sinks is not None:
-            given["sinks"] = self._ready(sinks, False)
-        parameters = {"causal": True, "scale": None, "softcap": None, "window": None} | options
+    @staticmethod
+    def _seen(cache: Tensor, length: int, value_dim: int) -> tuple[Tensor, Tensor]:
+        """The keys and values of `_cached_attention`."""
+        seen = cache[:, :, :length]
+        inner = value_dim // _Q8_0.values * _Q8_0.bytes if seen.dtype == _BYTES else value_dim
+        return (seen[0], seen[0][..., :inner]) if value_dim else (seen[0], seen[1])
+
+    def _attend_directly(self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor, **options: Any) -> None:
+        """Causal attention to rows of q8_0, or of queries in parts, which the op itself does not have."""
+        given, parameters = self.attention_call(q, keys, values, **options)
         result = out if self._fits(out) else self.empty(out.shape)
         self._before_write(result)
         self.start("attention", given, parameters, {"out": result})
         if result is not out:
             self.assign(out, result)
+
+    def attention_call(
+        self, q: Tensor, keys: Tensor, values: Tensor, sinks: Any = None, **options: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arrays and the parameters of causal attention, of which keys and values may be rows of q8_0."""
+        given: dict[str, Any] = {"q": self._ready(q, True)}
+        for name, each in (("k", keys), ("v", values)):
+            rows: Any = self._ready(each, True)
+            given[name] = Quantized(rows, "q8_0") if each.dtype == _BYTES else rows
+        if sinks is not None:
+            given["sinks"] = self._ready(sinks, False)
+        return given, {"causal": True, "scale": None, "softcap": None, "window": None} | options
 
 
 class _Planned(NamedTuple):

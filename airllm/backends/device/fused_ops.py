@@ -3,8 +3,9 @@
 Of a token alone, a layer is six launches: queries, keys and values (`products.py`), with the sum and the norm
 before them (`residual.py`); their norms and rotation with the write to the cache (`heads.py`); attention; its
 output; gate and up with the activation, and what comes before them; down. Rows that are too wide for that
-have their sums and norms in launches of their own. A result that is used otherwise is computed as it would be
-alone. `mixture.py` has the launches of experts.
+have their sums and norms in launches of their own. With latent attention it is seven: `latents.py` has the
+queries with the write to the cache. A result that is used otherwise is computed as it would be alone.
+`mixture.py` has the launches of experts.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from airllm.backends.device import latents
 from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
 from airllm.backends.device.heads import Heads, Kept, Steps, place
 from airllm.backends.device.heads import parts_of as heads_of
+from airllm.backends.device.latents import HeadProducts, Joined, Merged, Sum
 from airllm.backends.device.products import ACTIVATIONS, Product, Products
 from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
 from airllm.backends.device.stacks import data_of, format_of, put_beside, whole_of
@@ -33,11 +36,18 @@ class FusedOps(DeviceOps):
         self._later: list[weakref.ref[Tensor]] = []  # tensors that have something pending
         self._products: Products | None = None
         self._queries: weakref.ref[Tensor] | None = None  # that the next `append` may compute
-        self._extensions |= {"append": self.append, "forget": self.forget}
+        self._latent_queries: weakref.ref[Tensor] | None = None  # likewise
+        self._extensions |= {
+            "append": self.append,
+            "attend_to_cache": self.attend_to_cache,
+            "forget": self.forget,
+            "join": self.join,
+        }
         self.combine_now: Callable[..., Tensor] = lambda *given: DeviceOps.combine(self, *given)
         self.layer_norm_now = self._method("layer_norm")
         self.add_norm_now = self._method("add_rms_norm")
         self.linear_now = self._method("linear")
+        self.linear_heads_now: Callable[..., Tensor] = lambda *given: DeviceOps.linear_heads(self, *given)
         self.norm_now = self._method("rms_norm")
         self.rotate_now: Callable[..., Tensor] = lambda *given: self.call(self._ops["apply_rope"], *given)
 
@@ -98,6 +108,8 @@ class FusedOps(DeviceOps):
         """The product of a token's heads with a number, put off; None if they are none."""
         if not isinstance(x, Tensor) or x.ndim != 3 or isinstance(factor, Tensor) or np.size(factor) != 1:
             return None
+        if isinstance(x.pending, Joined):
+            return self._put_joined_off(x.shape, x.pending.times(float(np.reshape(factor, ()))))
         if (known := heads_of(x)) is None:
             return None
         return self.put_heads_off(x.shape, known[0], known[1].times(float(np.reshape(factor, ()))))
@@ -275,14 +287,18 @@ class FusedOps(DeviceOps):
         """A new tensor of heads, or of a row of them, with steps that are computed later."""
         later = Heads(self, source, steps)
         result = self.put_off(shape, later)
-        if source.offset == 0:
+        if not source.pending and source.offset == 0:
             self._queries = weakref.ref(result)
         return result
 
-    def append(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> None:
+    def append(self, kept: Tensor, start: int, keys: Tensor, values: Tensor | None = None) -> None:
         """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache, from `start` on.
-        Of one token, all of it is one launch, with the norms and rotations of keys and queries.
+        Of one token, all of it is one launch, with the norms and rotations of keys and queries. Without
+        values, keys have them too.
         """
+        if values is None:
+            self._append_latents(kept, start, keys)
+            return
         if kept.dtype == np.uint8:
             self._append_blocks(kept, start, keys, values)
             return
@@ -314,6 +330,83 @@ class FusedOps(DeviceOps):
         result.become(out)
         return True
 
+    # ---- latent attention ----
+
+    def linear_heads(self, x: Tensor, weight: Any) -> Tensor:
+        """As `DeviceOps.linear_heads`; of one token, put off."""
+        if len(x) != 1:
+            return super().linear_heads(x, weight)
+        return self.put_off((1, *weight.shape[:2]), HeadProducts(self, x, weight))
+
+    def join(self, first: Tensor, second: Tensor) -> Tensor:
+        """Two parts of heads (rows, heads, n) beside each other; those of one token are put off."""
+        if not isinstance(second.pending, Heads) or not isinstance(first.pending, HeadProducts | Heads):
+            return self.join_now(first, second)
+        shape = (*first.shape[:-1], first.shape[-1] + second.shape[-1])
+        return self._put_joined_off(shape, Joined(self, first, second))
+
+    def join_now(self, first: Tensor, second: Tensor) -> Tensor:
+        """The same in two launches."""
+        n = first.shape[-1]
+        found = self.empty((*first.shape[:-1], n + second.shape[-1]))
+        found[..., :n], found[..., n:] = first, second
+        return found
+
+    def _put_joined_off(self, shape: tuple[int, ...], joined: Joined) -> Tensor:
+        result = self.put_off(shape, joined)
+        if isinstance(joined.first.pending, HeadProducts):
+            self._latent_queries = weakref.ref(result)
+        return result
+
+    def _append_latents(self, kept: Tensor, start: int, keys: Tensor) -> None:
+        """`append` of what tokens of latent attention keep. Of one token, with its queries."""
+        done = len(keys) == 1 and self._append_latent(kept, start, keys)
+        self._products = self._latent_queries = None
+        if done:
+            return
+        to = kept[0][:, start : start + len(keys)]
+        put = self.assign_blocks if kept.dtype == np.uint8 else self.assign
+        put(to, keys.swapaxes(0, 1))
+
+    def _append_latent(self, kept: Tensor, start: int, keys: Tensor) -> bool:
+        queries = self._latent_queries() if self._latent_queries else None
+        if queries is None or not isinstance(queries.pending, Joined) or not isinstance(keys.pending, Joined):
+            return False
+        given = queries.pending, keys.pending
+        parts = latents.append(self, *given, kept, start)
+        if parts is None and kept.dtype == np.uint8:  # a device may write blocks in a launch of their own
+            row = self.empty((1, 1, *keys.shape[1:]))
+            if (parts := latents.append(self, *given, row, 0)) is not None:
+                self.assign_blocks(kept[0][:, start : start + 1], row[0])
+        if parts is None:
+            return False
+        self._put_off(queries, Sum(self, parts))
+        return True
+
+    def _cached_attention(self, q: Tensor, *given: Any, **named: Any) -> None:
+        """As `DeviceOps._cached_attention`; a query may be a sum of parts."""
+        q, more = _in_parts(q)
+        super()._cached_attention(q, *given, **(named | more))
+
+    def attend_to_cache(
+        self, q: Tensor, cache: Tensor, length: int, value_dim: int, **options: Any
+    ) -> Tensor:
+        """`_cached_attention` to keys that have the values too: (heads, tokens, values). Of one token,
+        merging parts of it is put off.
+        """
+        shape = (*q.shape[:2], value_dim)
+        if q.shape[1] == 1:
+            queries, more = _in_parts(q)
+            seen = self._seen(cache, length, value_dim)
+            given, parameters = self.attention_call(queries, *seen, **(options | more))
+            if (splits := self.place.attention_splits(given, parameters)) > 1:
+                partial = self.empty((shape[0], splits, value_dim + 2))
+                self.start("attention_parts", given, parameters, {"partial": partial})
+                return self.put_off(shape, Merged(self, partial))
+        out = self.empty(shape)
+        self._cached_attention(q, cache, length, out, value_dim=value_dim, **options)
+        return out
+
     # ---- weights ----
 
     def stack(self, parts: Sequence[Any]) -> list[Any]:
@@ -343,6 +436,11 @@ class FusedOps(DeviceOps):
     def put_beside(*groups: Sequence[Any]) -> None:
         """Multiply by matrices of several formats together: see `stacks.py`."""
         put_beside(*groups)
+
+
+def _in_parts(q: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Queries, or the parts whose sum they are; and what attention is told of that."""
+    return (q.pending.parts, {"in_parts": True}) if isinstance(q.pending, Sum) else (q, {})
 
 
 def _kind(stored: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from airllm.backends.device.products import ProductHeads
 from airllm.backends.device.tensor import Pending, Tensor
 
 
@@ -38,7 +39,7 @@ class Steps(NamedTuple):
 
 
 class Heads(Pending):
-    """`Steps` of a dense tensor of one token, (1, heads, dim), that are put off."""
+    """`Steps` of a tensor of one token, (1, heads, dim), that are put off."""
 
     def __init__(self, ops: Any, source: Tensor, steps: Steps):
         self._ops, self.source, self.steps = ops, source, steps
@@ -47,7 +48,7 @@ class Heads(Pending):
         """What they are computed from, besides weights."""
         return (self.source,)
 
-    def view(self, shape: tuple[int, ...]) -> Tensor | None:
+    def view(self, of: Tensor, shape: tuple[int, ...]) -> Tensor | None:
         """A row in heads: the norm of the whole row was put off. Other views need the result."""
         if self.source.ndim != 2 or len(shape) != 3:
             return None
@@ -64,11 +65,18 @@ def parts_of(tensor: Tensor) -> tuple[Tensor, Steps] | None:
     """
     if len(tensor) != 1:
         return None
-    if isinstance(tensor.pending, Heads):
-        return tensor.pending.source, tensor.pending.steps
-    if tensor.pending or not tensor.is_dense or tensor.dtype.name != "float32":
+    if isinstance(later := tensor.pending, Heads):
+        return later.source, later.steps
+    if isinstance(later, ProductHeads):
+        return tensor if later.stop - later.start < later.dim else tensor.alias(), Steps()
+    if later or not _has_whole_heads(tensor) or tensor.dtype.name != "float32":
         return None
     return tensor, Steps()
+
+
+def _has_whole_heads(x: Tensor) -> bool:
+    """Whether the values of a head lie one after the other."""
+    return x.is_dense or (x.ndim == 3 and x.strides[2] == x.itemsize)
 
 
 def _compute(ops: Any, heads: Heads) -> Tensor:
@@ -132,6 +140,8 @@ def _fit(source: Tensor, queries: Tensor | None, steps: Steps, kept: Kept | None
     given += [kept.keys, kept.values] if kept else []
     size = source.shape[-1] * source.itemsize
     if any(x.ndim != 3 or x.memory is not source.memory or x.offset % size for x, _ in given):
+        return False
+    if not all(x.is_dense for x, _ in given):
         return False
     if any(x.shape[2] != source.shape[2] for x, _ in given) or (
         kept and kept.cache.shape[3] != source.shape[2]

@@ -1,7 +1,7 @@
 """Shared parts of the backends' launch tables: the call that a plan is made for, and the plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +19,7 @@ STRIDED: Mapping[str, tuple[str, ...]] = {"softmax": ("mask",), "attention": ("q
 ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # equal in dtype; equal in shape
 
 L = TypeVar("L")
+C = TypeVar("C", bound="KernelCall")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,15 @@ class KernelCall:
         """A parameter as float32, for a kernel."""
         with np.errstate(over="ignore"):  # overflow gives infinity, as in the other backends
             return np.float32(self.parameters[name])
+
+    def with_one_part(self: C) -> tuple[C, int, int]:
+        """The call of attention with the first part of queries that are sums of parts, which lie along an
+        axis before the others; how many parts there are, and how many elements they are from each other.
+        """
+        q = self.arrays["q"]
+        if not self.parameters.get("in_parts"):
+            return self, 1, 0
+        return replace(self, arrays={**self.arrays, "q": q[0]}), len(q), q.strides[0] // q.itemsize
 
     def scale_and_softcap(self) -> tuple[np.float32, np.float32]:
         """The scale and softcap of attention; 0 for no softcap."""

@@ -83,6 +83,36 @@ class Products(Pending):
         return Tensor(self._ops, b.memory, b.dtype, (sum(self.rows),), offset=start)
 
 
+class ProductHeads(Pending):
+    """A row's product with one matrix, which is put off, in heads (1, heads, dim): values `start` to `stop`
+    of each.
+    """
+
+    def __init__(self, ops: Any, product: Tensor, heads: int, start: int, stop: int):
+        self._ops, self.product, self._heads = ops, product, heads
+        self.start, self.stop = start, stop
+
+    @property
+    def dim(self) -> int:
+        """All values of a head."""
+        return self.product.shape[1] // self._heads
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from, besides weights."""
+        return self.product.pending.reads() if self.product.pending else (self.product,)
+
+    def columns(self, of: Tensor, start: int, stop: int) -> Tensor:
+        """Some of the values of each head."""
+        first, last = self.start + start, self.start + stop
+        part = ProductHeads(self._ops, self.product, self._heads, first, last)
+        return self._ops.put_off((1, self._heads, stop - start), part)
+
+    def settle(self, of: Tensor) -> None:
+        """Compute the whole product."""
+        product = self.product.alias()
+        of.become(product.reshape(1, self._heads, self.dim)[..., self.start : self.stop])
+
+
 class Product(Pending):
     """The product of a row with one matrix, of which an activation may be part."""
 
@@ -92,6 +122,12 @@ class Product(Pending):
     def reads(self) -> Sequence[Tensor]:
         """What it is computed from, besides weights."""
         return (self.x,)
+
+    def view(self, of: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+        """Its heads."""
+        if len(shape) != 3 or shape[0] != 1:
+            return None
+        return self._ops.put_off(shape, ProductHeads(self._ops, of, shape[1], 0, shape[2]))
 
     def settle(self, of: Tensor) -> None:
         """Compute it alone."""

@@ -65,8 +65,12 @@ class Pending:
         """Compute it; `of` becomes the result."""
         raise NotImplementedError
 
-    def view(self, shape: tuple[int, ...]) -> Tensor | None:
-        """The result in another shape, put off as well; None if that needs the result."""
+    def view(self, of: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+        """The result `of` in another shape, put off as well; None if that needs the result."""
+        return None
+
+    def columns(self, of: Tensor, start: int, stop: int) -> Tensor | None:
+        """A part of the last axis of the result, likewise."""
         return None
 
 
@@ -197,7 +201,7 @@ class Tensor(NumPyProtocols):
         sizes = _with_size(shape if isinstance(shape[0], int) else tuple(shape[0]), self.size)
         if sizes == self.shape:
             return self
-        if self.pending and (later := self.pending.view(sizes)) is not None:
+        if self.pending and (later := self.pending.view(self, sizes)) is not None:
             return later
         if self.is_dense:
             return self._view(sizes, dense_strides(sizes, self.itemsize), self.offset)
@@ -209,6 +213,10 @@ class Tensor(NumPyProtocols):
 
     def swapaxes(self, a: int, b: int) -> Tensor:
         """A view with two axes exchanged."""
+        if self.pending and abs(a - b) == 1 and 1 in (self.shape[a], self.shape[b]):
+            sizes = list(self.shape)
+            sizes[a], sizes[b] = sizes[b], sizes[a]
+            return self.reshape(*sizes)
         order = list(range(self.ndim))
         order[a], order[b] = order[b], order[a]
         shape, strides = (tuple(each[i] for i in order) for each in (self.shape, self.strides))
@@ -217,6 +225,11 @@ class Tensor(NumPyProtocols):
     def __getitem__(self, index: Any) -> Tensor:
         if isinstance(index, slice) and index.indices(len(self)) == (0, len(self), 1):
             return self
+        if self.pending and (some := _columns(index)) is not None:
+            start, stop, step = some.indices(self.shape[-1])
+            later = self.pending.columns(self, start, stop) if step == 1 else None
+            if later is not None:
+                return later
         index = _without_ellipsis(index if isinstance(index, tuple) else (index,), self.ndim)
         shape: list[int] = []
         strides: list[int] = []
@@ -262,6 +275,13 @@ class Tensor(NumPyProtocols):
         if copy is False:
             raise ValueError("an array on a device has no NumPy array without a copy")
         return self.numpy().astype(dtype or self.dtype, copy=False)
+
+
+def _columns(index: Any) -> slice | None:
+    """The part of the last axis alone that an index takes; None if it takes others."""
+    if isinstance(index, tuple) and len(index) == 2 and index[0] is Ellipsis and isinstance(index[1], slice):
+        return index[1]
+    return None
 
 
 def _without_ellipsis(index: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:

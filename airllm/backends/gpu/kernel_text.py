@@ -25,7 +25,8 @@ def text(form: str, family: str) -> str:
     """The source of a family of kernels for a form, "gpu" or "cpu". "experts.FORMAT": the products with
     experts of a format. "mixture.FORMAT.SHARED": experts in two launches, with a shared expert of a format;
     further formats are those of what gates multiply, of experts and of the shared one, where they are apart.
-    "linear_beside.FORMAT.SECOND": the products of a row with matrices of these formats, at most three.
+    "linear_beside.FORMAT.SECOND": the products of a row with matrices of these formats, at most three;
+    "latent_append.FORMAT.SECOND" and "linear_merged.FORMAT.FORMAT" likewise.
     """
     name, *of = family.split(".")
     before = []

@@ -1,7 +1,7 @@
 """The launch table of the kernels in `cpp_ext/gpu_kernels/`: kernels, arguments and grid for each op."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -185,11 +185,11 @@ def _cpu_matmul(call: Call, arguments: tuple, batch: int, m: int, n: int, k: int
 
 def _attention(call: Call) -> Plan:
     """Tiles of 64 queries; for few queries, one query and a part of the keys per work-group."""
+    call, q_parts, q_apart = call.with_one_part()
     *lead, heads, t, e = call.shape
-    d, s = call.arrays["q"].shape[-1], call.arrays["k"].shape[-2]
-    batch, numbers = prod(lead), _attention_numbers(call)
+    d, k = call.arrays["q"].shape[-1], call.arrays["k"]
+    batch, numbers = prod(lead), (*_numbers(q_parts, q_apart), *_attention_numbers(call))
     memory = (*call.given_names("q", "k", "v", "mask", "sinks"), "out")
-    k = call.arrays["k"]
     kind = k.format if is_quantized(k) else SHORT[k.dtype.name]
     if call.form == "cpu":
         groups = min(batch * heads * t, 4 * call.compute_units)
@@ -198,19 +198,45 @@ def _attention(call: Call) -> Plan:
     across = ceil_div(e, 128)
     if t >= _MANY_QUERIES and d <= _LONGEST_DOT:
         groups = batch * heads * ceil_div(t, 64) * across
-        return Plan((Launch("attention", f"attention_tile_{kind}", (*memory, *numbers), groups, _GROUP),))
-    rows = batch * heads * t
-    seen = min(s, call.parameters.get("window") or s)
-    splits = max(1, min(ceil_div(4 * call.compute_units, rows * across), ceil_div(seen, FEWEST_KEYS)))
+        arguments = (*memory, *_attention_numbers(call))
+        return Plan((Launch("attention", f"attention_tile_{kind}", arguments, groups, _GROUP),))
+    rows, splits = batch * heads * t, splits_of(call)
     arguments = (*memory, "partial" if splits > 1 else None, None, *_numbers(splits), *numbers)
     parts = Launch("attention", f"attention_row_{kind}", arguments, rows * across * splits, 128)
     if splits == 1:
         return Plan((parts,))
-    arguments = ("partial", "out", *_numbers(rows, e, splits), *call.types("q"))
-    combine = Launch(
-        "attention", "attention_combine", arguments, min(ceil_div(rows * e, _GROUP), _MOST_GROUPS), _GROUP
-    )
+    combine = _combine(rows, e, splits, *call.types("q"))
     return Plan((parts, combine), {"partial": 4 * rows * splits * (e + 2)})
+
+
+def splits_of(call: Call) -> int:
+    """Into how many parts a GPU divides the keys of attention, whose results are merged."""
+    *lead, heads, t, e = call.shape
+    s, rows = call.arrays["k"].shape[-2], prod(lead) * heads * t
+    if call.form == "cpu" or (t >= _MANY_QUERIES and call.arrays["q"].shape[-1] <= _LONGEST_DOT):
+        return 1
+    seen = min(s, call.parameters.get("window") or s)
+    wanted = ceil_div(4 * call.compute_units, rows * ceil_div(e, 128))
+    return max(1, min(wanted, ceil_div(seen, FEWEST_KEYS)))
+
+
+def attention_parts(call: Call) -> Plan:
+    """The parts of attention alone, which `merge_parts` merges."""
+    parts = _attention(call).launches[0]
+    arguments = tuple(None if isinstance(each, str) and each == "out" else each for each in parts.arguments)
+    return Plan((replace(parts, arguments=arguments),))
+
+
+def merge_parts(partial: Any) -> Plan:
+    """out of the parts (rows, splits, 2 + columns) of attention."""
+    rows, splits, e = partial.shape
+    return Plan((_combine(rows, e - 2, splits, np.uint32(TYPES["float32"])),))
+
+
+def _combine(rows: int, e: int, splits: int, out_type: np.uint32) -> Launch:
+    arguments = ("partial", "out", *_numbers(rows, e, splits), out_type)
+    groups = min(ceil_div(rows * e, _GROUP), _MOST_GROUPS)
+    return Launch("attention", "attention_combine", arguments, groups, _GROUP)
 
 
 def _attention_numbers(call: Call) -> tuple:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.device.launch_plan import ceil_div, is_quantized
+from airllm.backends.device.launch_plan import TYPES, ceil_div, is_quantized
 from airllm.backends.gpu.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, Plan, type_of
 
 _GROUP = 64
@@ -15,6 +15,7 @@ _MOST_GROUPS = 2**20
 _GROUPS_OF_UNIT = 16  # on a GPU, so that few of them make the choice
 _NORMS_OF_UNIT = 8  # on a GPU, of products whose groups compute the norm before them
 _OTHERS = ("shared", "up", "shared_up")  # matrices beside `weight`, of formats of their own
+_COLUMNS = 32  # of a head's matrix that a work-group multiplies: latent_append.inc
 _ROUTERS_OF_UNIT = 4  # work-groups of a CPU device that compute the norm
 
 
@@ -122,6 +123,44 @@ def _linear_beside(
     return Plan((launch,), {"own": 4 * launch.groups * k} if own else {})
 
 
+def _latent_append(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
+) -> Plan:
+    """A token's queries for latents, in parts, and what it keeps: see `airllm.backends.device.latents`. If
+    the row that is multiplied is normalized, each work-group has it in memory of its own.
+    """
+    parts, k, r = len(outs["q"]), numbers["k"], numbers["r"]
+    tasks = numbers["heads"] * (parts + ceil_div(2 * r, _COLUMNS)) + 1
+    own = "own" if "x_norm" in arrays else None
+    names = ("x", "x_norm", "weight", "queries", "keep", "keep_norm", "cos", "sin")
+    sizes = ("x_from", "keep_from", "cache_from", "heads", "k", "plain", "rank", "r")
+    flags = numbers["interleaved"], TYPES[outs["cache"].dtype.name]
+    arguments = (
+        *(*_given(arrays, *names), "q", "cache", own),
+        *_numbers(*(numbers[name] for name in sizes)),
+        *map(np.uint32, flags),
+        *(np.float32(numbers[name]) for name in ("eps", "factor")),
+    )
+    weights = {"weight": arrays["weight"], "shared": arrays.get("queries", arrays["weight"])}
+    most = _NORMS_OF_UNIT * units if own else _MOST_GROUPS
+    launch = _launch("latent_append", weights, arguments, (k,), 1, tasks, form, units, most)
+    return Plan((launch,), {"own": 4 * launch.groups * k} if own else {})
+
+
+def _linear_merged(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
+) -> Plan:
+    """The products of heads with what each attended to, of which `partial` has parts (heads, splits, 2 +
+    k).
+    """
+    (heads, splits, _), (_, n, k) = arrays["partial"].shape, arrays["weight"].shape
+    arguments = ("partial", "weight", "out", "own", *_numbers(heads, splits, n, k))
+    tasks, most = heads * ceil_div(n, _COLUMNS), _NORMS_OF_UNIT * units
+    weights = {"weight": arrays["weight"]}
+    launch = _launch("linear_merged", weights, arguments, (k,), 1, tasks, form, units, most)
+    return Plan((launch,), {"own": 4 * launch.groups * k})
+
+
 def _launch(
     kernel: str,
     arrays: Mapping[str, Any],
@@ -139,7 +178,8 @@ def _launch(
     name = _format(arrays["weight"])
     formats = [name, *(_format(arrays[other]) if other in arrays else "" for other in _OTHERS)]
     formats[1] = formats[1] or name
-    family = f"{'linear_beside' if kernel == 'linear_beside' else 'mixture'}.{'.'.join(formats).rstrip('.')}"
+    own = "mixture" if kernel.startswith("mixture") else kernel
+    family = f"{own}.{'.'.join(formats).rstrip('.')}"
     if form == "gpu":
         return Launch(family, kernel, arguments, rows * min(tasks, ceil_div(most, rows)), _GROUP)
     vectors = set(filter(None, formats)) <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
@@ -160,4 +200,7 @@ def _numbers(*counts: int) -> tuple:
     return tuple(np.uint64(count) for count in counts)
 
 
-LAUNCHES = {"norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_beside": _linear_beside}
+LAUNCHES = {
+    "norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_beside": _linear_beside,
+    "latent_append": _latent_append, "linear_merged": _linear_merged,
+}  # fmt: skip

@@ -7,9 +7,19 @@ from typing import Any
 
 from airllm.backends.gpu import expert_launches, mixture_launches, recurrent_launches, tensor_launches
 from airllm.backends.gpu.kernel_text import stored_formats
-from airllm.backends.gpu.launches import FEWEST_KEYS, KERNELS, Call, Plan, plan_of
+from airllm.backends.gpu.launches import (
+    FEWEST_KEYS,
+    KERNELS,
+    Call,
+    Plan,
+    attention_parts,
+    merge_parts,
+    plan_of,
+    splits_of,
+)
 
 _GROUP, _MOST_GROUPS = 256, 2**16
+_LONGEST_SUM = 1024  # of queries that attention sums: common/attention.h
 _WIDEST_NORM = 4096  # of a GPU, whose many groups each compute the norm of a row before they multiply it
 
 
@@ -46,7 +56,19 @@ class SharedKernels:
             return recurrent_launches.plan(op, arrays, outs, parameters, form)
         if op == "gated_linear":
             return expert_launches.gated_linear(arrays, out, parameters["activation"], form, units)
+        if op == "attention_parts":
+            return attention_parts(self._attention(arrays, parameters))
+        if op == "merge_parts":
+            return merge_parts(arrays["partial"])
         return plan_of(Call(op, arrays, parameters, out.shape, form, units))
+
+    def attention_splits(self, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+        """Into how many parts attention divides the keys, whose results are merged."""
+        return splits_of(self._attention(arrays, parameters))
+
+    def _attention(self, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Call:
+        shape = (*arrays["q"].shape[-3:-1], arrays["v"].shape[-1])
+        return Call("attention", arrays, parameters, shape, self.form, self.units)
 
     def has(self, op: str) -> bool:
         """Whether there is a kernel of this op."""
@@ -54,7 +76,11 @@ class SharedKernels:
 
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
         """Whether there is a kernel of "gated_linear", "rope_append" or the like for these arrays."""
-        return name != "normed_linear" or self.form != "gpu" or arrays["x"].shape[1] <= _WIDEST_NORM
+        if self.form != "gpu":
+            return True
+        if name == "latent_append":
+            return arrays["keep_norm"].size + 2 * arrays["cos"].shape[-1] <= _LONGEST_SUM
+        return name != "normed_linear" or arrays["x"].shape[1] <= _WIDEST_NORM
 
     def formats(self) -> Sequence[str]:
         """The block formats that its kernels read."""

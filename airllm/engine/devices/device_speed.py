@@ -13,7 +13,6 @@ from os import PathLike
 from typing import Any
 
 from airllm.architectures import config_of
-from airllm.architectures.layer_spec import Latent
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends import registry, tuning_file
 from airllm.backends.api.kernel_backend import KernelBackend
@@ -41,7 +40,6 @@ _TUNED = (
     "q6_k",
 )  # formats of most models
 _LAUNCHES, _ENDS = 8, 3  # launches of a layer, and before and after all layers
-_OF_LATENT = 20  # of a layer with latent attention
 
 
 def predict_speed(
@@ -101,7 +99,7 @@ def _open(tensors: NamedTensors) -> Weights:
 def _speed_of(plan: DevicePlan, weights: Weights, cost: DeviceCost, host: Speed) -> Speed:
     """The speed by a plan: what the device does, and what comes to it."""
     there = weights.layers[plan.first :]
-    launches, nbytes = sum(map(_launches_of, there)) + _ENDS, _bytes_by_format(there, weights.output)
+    launches, nbytes = _LAUNCHES * len(there) + _ENDS, _bytes_by_format(there, weights.output)
     seconds = cost.seconds(launches, nbytes)
     reads = f"{size(sum(nbytes.values()))} read there, {launches} launches of {1e6 * cost.launch:.2g} us"
     if plan.form == STREAM:
@@ -112,11 +110,6 @@ def _speed_of(plan: DevicePlan, weights: Weights, cost: DeviceCost, host: Speed)
         seconds += plan.first / plan.layers / host.tokens_per_second
         reads += f", {plan.first} layers on the processor"
     return Speed(1 / seconds, how=reads)
-
-
-def _launches_of(layer: Layer) -> int:
-    """The most launches of a layer of a token."""
-    return _OF_LATENT if isinstance(layer.spec.mixer, Latent) else _LAUNCHES
 
 
 def _bytes_by_format(layers: Sequence[Layer], *others: Any) -> Counter[str]:

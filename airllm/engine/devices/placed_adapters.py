@@ -113,8 +113,6 @@ class _AdaptedExperts:
     def linear(self, x: Any, ids: Any, weight: Any, bias: Any = None, gate: Activation | None = None) -> Any:
         """As `Experts.linear`."""
         product = self._given.linear(x, ids, weight, bias)
-        if ids is None:  # the matrices of heads, which have no adapters
-            return product
         part = self._parts[_id_of(weight)]
         if gate is None:
             return self._adapt(product, x, ids, part)

@@ -30,13 +30,12 @@ def latent_attention(
     a = _latent(layer)
     q, kept = _queries(ops, x, layer, angles), _kept(ops, x, layer, angles)
     if a.temperature:
-        q *= query_temperatures(a.temperature, rows)
-    attended = np.empty_like(q, shape=(len(x), a.heads, a.kv_rank))
+        q = q * query_temperatures(a.temperature, rows)  # on a device, part of another launch
     for part in rows:
-        part.cache.append(layer.index, part.of(kept), None, ops.extension("assign"))
-        _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
-    values = np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
-    _multiply_heads(ops, attended, layer["attention.v_b"], values)
+        ways = ops.extension("assign"), ops.extension("append")
+        part.cache.append(layer.index, part.of(kept), None, *ways)
+    attended = _attend_to_all(ops, q, layer, rows)
+    values = _multiply_heads(ops, attended, layer["attention.v_b"], a.value_dim)
     return ops.linear(values.reshape(len(x), -1), layer["attention.output"])
 
 
@@ -54,10 +53,8 @@ def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles) -> np.ndarra
     else:
         q = ops.linear(x, layer["attention.q"])
     q = q.reshape(len(x), a.heads, a.query_dim)
-    found = np.empty_like(q, shape=(len(x), a.heads, a.row))
-    _multiply_heads(ops, q[..., : a.plain_dim], layer["attention.k_b"], found[..., : a.kv_rank])
-    found[..., a.kv_rank :] = _rotate(ops, q[..., a.plain_dim :], angles)
-    return found
+    for_latents = _multiply_heads(ops, q[..., : a.plain_dim], layer["attention.k_b"], a.kv_rank)
+    return _join(ops, for_latents, _rotate(ops, q[..., a.plain_dim :], angles))
 
 
 def _kept(ops: Any, x: np.ndarray, layer: Layer, angles: Angles) -> np.ndarray:
@@ -65,9 +62,8 @@ def _kept(ops: Any, x: np.ndarray, layer: Layer, angles: Angles) -> np.ndarray:
     a = _latent(layer)
     found = ops.linear(x, layer["attention.kv_a"]).reshape(len(x), 1, a.row)
     latents = _contiguous(found[..., : a.kv_rank])
-    found[..., : a.kv_rank] = ops.rms_norm(latents, layer["attention.kv_a_norm"], NORM_EPS)
-    found[..., a.kv_rank :] = _rotate(ops, found[..., a.kv_rank :], angles)
-    return found
+    normed = ops.rms_norm(latents, layer["attention.kv_a_norm"], NORM_EPS)
+    return _join(ops, normed, _rotate(ops, found[..., a.kv_rank :], angles))
 
 
 def _rotate(ops: Any, x: np.ndarray, angles: Angles) -> np.ndarray:
@@ -79,13 +75,39 @@ def _contiguous(x: Any) -> Any:
     return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x
 
 
-def _multiply_heads(ops: Any, x: np.ndarray, weights: Any, out: np.ndarray) -> None:
-    """out[:, h] = x[:, h] @ weights[h].T for each head h. `x` (rows, heads, k), `weights` (heads, n, k)."""
-    if device := ops.extension("device_experts"):  # a head is as an expert that each token uses
-        out[:] = device.linear(x.reshape(-1, x.shape[-1]), None, weights).reshape(out.shape)
-        return
+def _join(ops: Any, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Two parts of heads (rows, heads, n) beside each other."""
+    if join := ops.extension("join"):
+        return join(first, second)
+    n = first.shape[-1]
+    found = np.empty_like(first, shape=(*first.shape[:-1], n + second.shape[-1]))
+    found[..., :n], found[..., n:] = first, second
+    return found
+
+
+def _multiply_heads(ops: Any, x: np.ndarray, weights: Any, n: int) -> np.ndarray:
+    """x[:, h] @ weights[h].T for each head h: (rows, heads, n). `x` (rows, heads, k), `weights` (heads, n,
+    k).
+    """
+    if multiply := ops.extension("linear_heads"):
+        return multiply(x, weights)
+    out = np.empty_like(x, shape=(*x.shape[:2], n))
     for head in range(x.shape[1]):
         out[:, head] = ops.linear(np.ascontiguousarray(x[:, head]), weights[head])
+    return out
+
+
+def _attend_to_all(ops: Any, q: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.ndarray:
+    """What queries (rows, heads, row) attend to: (rows, heads, kv_rank)."""
+    a, scale = _latent(layer), layer.config.attention_scale
+    if len(rows) == 1 and (attend := ops.extension("attend_to_cache")):
+        cache, length = rows[0].cache, rows[0].cache.length + len(q)
+        given = q.swapaxes(0, 1), cache.layer(layer.index).arrays[0], length, a.kv_rank
+        return attend(*given, scale=scale).swapaxes(0, 1)
+    attended = np.empty_like(q, shape=(len(q), a.heads, a.kv_rank))
+    for part in rows:
+        _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
+    return attended
 
 
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:

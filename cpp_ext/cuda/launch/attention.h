@@ -35,7 +35,7 @@ cudaError_t attention_by_rows(const Attention& a, int64_t splits, cudaStream_t s
   const AttentionShape& shape = a.shape;
   const Grid grid{shape.outer * shape.inner * shape.h * shape.t * splits * across(shape), 128};
   RUN_OF_DTYPE(a.kv_dtype, attention_row, , grid, stream, a.q, a.k, a.v, a.mask.data, a.sinks.data, a.out,
-               a.partial, a.length, Size(splits), ATTENTION_OF(a));
+               a.partial, a.length, Size(splits), Size(1), Size(0), ATTENTION_OF(a));
 }
 
 cudaError_t attention_by_tiles(const Attention& a, cudaStream_t stream) {

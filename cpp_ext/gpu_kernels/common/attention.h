@@ -14,6 +14,16 @@
       U64 m_h, U64 m_t, float scale, float softcap, U64 window, U32 causal, U32 q_type, U32 mask_type,   \
       U32 sinks_type
 
+// Of queries that are sums of parts, the longest.
+#define LONGEST_SUM 1024
+
+// Element i of a query that is the sum of rows that are `apart` from each other.
+DEVFN float sum_of_parts(GLOBAL const void* q, U32 type, U64 i, U64 parts, U64 apart) {
+  float sum = 0.0f;
+  for (U64 part = 0; part < parts; ++part) sum += load_any(q, type, i + part * apart);
+  return sum;
+}
+
 // Query i of t is at the position of key i + s - t. With causal it sees no later key; with a window it sees
 // the last `window` keys up to its position. It sees [first_key, end_key).
 DEVFN U64 first_key(U64 i, U64 t, U64 s, U64 window) {

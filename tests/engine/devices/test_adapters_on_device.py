@@ -88,6 +88,26 @@ def test_adapters_of_some_experts(model, backend, tmp_path):
         agree(engine.forward(TEXTS[1], all_positions=True), wanted)
 
 
+@pytest.mark.parametrize("parts", (("q_b",), ("kv_a",), ("q_a", "output")))
+def test_adapters_of_latent_attention(parts, backend, tmp_path):
+    """Of a product that makes queries, which is then a launch of its own, and of others."""
+    rng, pairs = np.random.default_rng(4), {}
+    with open_engine(DATA / "deepseek_v3", "python", False) as host:
+        for layer in host.model.layers:
+            for part in parts:
+                outputs, inputs = layer[f"attention.{part}"].shape
+                shapes = (RANK, inputs), (outputs, RANK)
+                name = f"layers.{layer.index}.attention.{part}"
+                pairs[name] = tuple(rng.standard_normal(shape, np.float32) / 8 for shape in shapes)
+        host.model.adapt([(Adapter(tmp_path, pairs), 2.0)])
+        wanted = host.forward(TEXTS[1], all_positions=True)
+    with open_engine(DATA / "deepseek_v3", backend) as engine:
+        engine.model.adapt([(Adapter(tmp_path, pairs), 2.0)])
+        engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
+        agree(np.stack([engine.forward([token], cache) for token in TEXTS[1][-3:]]), wanted[-3:])
+        agree(engine.forward(TEXTS[1], all_positions=True), wanted)
+
+
 def test_adapters_of_experts_in_several_formats(backend, tmp_path, monkeypatch):
     """Expert 1 of each layer has its matrices in float16, so each kind is two arrays."""
     plain = Experts.look_up

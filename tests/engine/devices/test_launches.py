@@ -1,5 +1,6 @@
 """How many launches a decoded token takes on a device: at most eight a layer, whatever its norms are."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ from gguf import GGMLQuantizationType
 
 from airllm import tensor_ops
 from airllm.backends import registry
+from airllm.backends.gpu import launches
 from airllm.convert.quantize import quantize
+from airllm.formats import Quantized
 from tests.support.engines import device_models
 from tests.support.engines.device_models import agree, counts, open_engine, running
 from tests.support.models import tiny_gguf, tiny_models, wide_gguf
@@ -32,10 +35,20 @@ def ops(request):
 
 
 def check_launches(
-    path, placed: str, text: Any = TEXTS[1], most: int = MOST, least: int = 1, **options: Any
+    path: Path,
+    placed: str,
+    text: Any = TEXTS[1],
+    most: int = MOST,
+    least: int = 1,
+    cache_dtype: str = "f32",
+    **options: Any,
 ) -> None:
     """A text's last three tokens take at most so many launches a layer, and have the definition's logits."""
-    with open_engine(path, placed, **options) as engine, open_engine(path, "python", False) as host:
+    kept: dict[str, Any] = {"cache_dtype": cache_dtype}
+    with (
+        open_engine(path, placed, **options, **kept) as engine,
+        open_engine(path, "python", False, **kept) as host,
+    ):
         engine.forward(text[:-3], cache := engine.new_cache())
         wanted = host.forward(text, all_positions=True)[-3:]
         beside, layers = BESIDE + (OF_INPUTS if engine.config.layer_input else 0), engine.config.layers
@@ -63,6 +76,28 @@ def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     """
     quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
     check_launches(path, placed)
+
+
+@pytest.mark.parametrize("name", (
+    "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "glm4_moe_lite", "mistral_small4",
+))  # fmt: skip
+@pytest.mark.parametrize("kind", ("q4_0", "q8_0", "float32"))
+def test_a_layer_with_latent_attention_is_at_most_eight_launches(kind, name, placed, tmp_path):
+    """Queries of latents of their own, or not; dense layers, experts; temperatures."""
+    path = tiny_gguf.write_gguf(name, tmp_path / "floats.gguf")
+    if kind != "float32":
+        quantize(path, path := tmp_path / "blocks.gguf", kind)
+    check_launches(path, placed)
+
+
+@pytest.mark.parametrize("name, cache_dtype, most", (
+    ("deepseek_v3", "f16", MOST), ("deepseek_v3", "q8_0", MOST + 1), ("deepseek_v2_lite", "q8_0", MOST + 1),
+))  # fmt: skip
+def test_latents_in_halves_and_blocks_are_as_few_launches(name, cache_dtype, most, placed, tmp_path):
+    """WebGPU writes blocks in a launch of their own."""
+    quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
+    most = most if placed == "webgpu" else MOST
+    check_launches(path, placed, most=most, cache_dtype=cache_dtype)
 
 
 @pytest.mark.parametrize("options", ({}, {"gpu_layers": 0, "offload": "stream"}), ids=("there", "streamed"))
@@ -110,6 +145,29 @@ def test_attention_to_long_texts_is_part_of_eight_launches(kernels_of_gpus, tmp_
     path = wide_gguf.write_wide("llama3", tmp_path / "blocks.gguf")
     text = np.random.default_rng(6).integers(8, tiny_models.VOCABULARY, 1100).tolist()
     check_launches(path, "opencl", text, least=USUAL + 1)
+
+
+@pytest.mark.parametrize("options", ({}, {"gpu_layers": 0, "offload": "stream"}), ids=("there", "streamed"))
+@pytest.mark.parametrize("part", ("attn_q_a", "attn_q_b", "attn_k_b", "attn_v_b"))
+def test_latents_with_matrices_of_several_formats(part, options, placed, tmp_path, monkeypatch):
+    in_formats(monkeypatch, {part: GGMLQuantizationType.Q8_0})
+    path = tiny_gguf.write_gguf("mistral_small4", tmp_path / "blocks.gguf", "blocks")
+    check_launches(path, placed, **options)
+
+
+@pytest.mark.parametrize("name", ("mistral_small4", "glm4_moe_lite"))
+@pytest.mark.parametrize("device", ("kernels of GPUs", "cuda"))
+def test_latent_attention_to_long_texts_is_part_of_eight_launches(
+    device, name, tmp_path, request, monkeypatch
+):
+    """The products with what heads attended to merge the results of work-groups."""
+    monkeypatch.setattr(launches, "_FEWEST_KEYS", 16)
+    if device == "kernels of GPUs":
+        request.getfixturevalue("kernels_of_gpus")
+    placed = running("cuda" if device == "cuda" else "opencl")
+    quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
+    text = np.random.default_rng(6).integers(8, tiny_models.VOCABULARY, 100).tolist()
+    check_launches(path, placed, text)
 
 
 @pytest.mark.parametrize("formats", (("q4_0", "q8_0", "q5_1"), ("q8_0", "float32", "q4_0")))
@@ -322,3 +380,67 @@ def test_heads_go_to_the_cache_in_one_launch(pairs, norms, ops):
     wanted[1, :, 1] = rms(exact[1], weights[0]) if norms == "values" else exact[2]
     np.testing.assert_allclose(found[0][0], placed_exactly(0) / 2, rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(found[1], wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("of_queries", ("there", "product", "product of a norm"))
+@pytest.mark.parametrize("formats", (("float32", "float32"), ("q8_0", "q4_0"), ("q4_0", "q6_k")))
+@pytest.mark.parametrize("cache_dtype", ("float32", "float16", "uint8"))
+def test_queries_for_latents_and_what_a_token_keeps_are_one_launch(cache_dtype, formats, of_queries, ops):
+    """Then attention takes the queries in parts. `of_queries`: where they come from."""
+    rng, heads, plain, rank, k = np.random.default_rng(9), 3, 96, 64, 256
+    r = 32 if cache_dtype == "uint8" else 24  # rows of whole blocks, or a slice that is not full
+    dim, wide, interleaved = plain + 2 * r, rank + 2 * r, formats[0] == "q8_0"
+    of_heads, exact_heads = weight_of(rng, formats[0], (heads * rank, plain))
+    of_row, exact_row = weight_of(rng, formats[1], (heads * dim, k))
+    exact_heads = exact_heads.reshape(heads, rank, plain)
+    if formats[0] == "float32":
+        of_heads = of_heads.reshape(heads, rank, plain)
+    else:
+        of_heads = Quantized(of_heads.data.reshape(heads, rank, -1), formats[0])
+    x, before = rng.standard_normal((1, k), np.float32), rng.standard_normal((1, 1, 8, wide), np.float32)
+    keep, cos, sin = (rng.standard_normal(s, np.float32) for s in ((1, 10 + wide), (1, 1, r), (1, 1, r)))
+    x_norm, keep_norm = rng.standard_normal(k, np.float32), rng.standard_normal(rank, np.float32)
+    q = exact_row @ (rms(x[0].astype(np.float64), x_norm) if "norm" in of_queries else x[0])
+    there = ops.to_device(q.astype(np.float32)[None])
+    c, s, of_heads, of_row = map(ops.to_device, (cos, sin, of_heads, of_row))
+    moved, of_norm, of_keep_norm = map(ops.to_device, (x, x_norm, keep_norm))
+    kept = ops.empty((1, 1, 8, wide // 32 * 34 if cache_dtype == "uint8" else wide), cache_dtype)
+    kept_before = ops.to_device(before)
+    (ops.assign_blocks if cache_dtype == "uint8" else ops.assign)(kept, kept_before)
+    found_keep = ops.to_device(keep)[:, 10:].reshape(1, 1, wide)
+    start = launched(ops)
+    if of_queries != "there":
+        row = ops.rms_norm(moved, of_norm, EPS) if "norm" in of_queries else moved
+        there = ops.linear(row, of_row)
+    queries = there.reshape(1, heads, dim)
+    turned = ops.apply_rope_into(queries[..., plain:], c, s, interleaved, None)
+    queries = ops.join(ops.linear_heads(queries[..., :plain], of_heads), turned) * np.full((1, 1, 1), 0.5)
+    latent = ops.rms_norm(found_keep[..., :rank], of_keep_norm, EPS)
+    new = ops.join(latent, ops.apply_rope_into(found_keep[..., rank:], c, s, interleaved, None))
+    ops.append(kept, 5, new)
+    out = ops.empty((heads, 1, rank))
+    ops.extension("cached_attention")(queries.swapaxes(0, 1), kept, 6, out, value_dim=rank, scale=0.125)
+    values = out.numpy()[:, 0]
+    if ops.name() == "opencl":
+        assert launched(ops) - start == 2
+
+    def turn(part: np.ndarray) -> np.ndarray:
+        order = np.arange(2 * r).reshape(r, 2).T.reshape(-1) if interleaved else np.arange(2 * r)
+        found = np.empty_like(part)
+        found[..., order] = rotate(part[..., order], cos[0, 0], sin[0, 0])
+        return found
+
+    by_head = q.reshape(heads, dim)
+    wanted = np.einsum("hk,hnk->hn", by_head[:, :plain], exact_heads)
+    wanted = np.concatenate([wanted, turn(by_head[:, plain:])], axis=-1) / 2
+    exact_keep = keep[0, 10:].astype(np.float64)
+    new_row = np.concatenate([rms(exact_keep[:rank], keep_norm), turn(exact_keep[rank:])])
+    rows = (ops.read_blocks(kept) if cache_dtype == "uint8" else kept).numpy().astype(np.float64)[0, 0]
+    steps = {"float32": 1e-6, "float16": 1e-3, "uint8": 1 / 127}[cache_dtype]
+    whole = np.concatenate([before[0, 0, :5], new_row[None], before[0, 0, 6:]])
+    np.testing.assert_allclose(rows, whole, rtol=steps, atol=steps * np.abs(whole).max() + 1e-5)
+    rows = rows[:6]
+    np.testing.assert_allclose(queries.numpy()[0], wanted, rtol=2e-5, atol=2e-5 * np.abs(wanted).max())
+    weights = np.exp(0.125 * (scores := wanted @ rows.T) - 0.125 * scores.max(axis=-1, keepdims=True))
+    exact = weights / weights.sum(axis=-1, keepdims=True) @ rows[:, :rank]
+    np.testing.assert_allclose(values, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())

@@ -6,6 +6,21 @@ const PAIRS = 2u;
 
 var<workgroup> weights: array<f32, GROUP>;
 
+// A query that is the sum of q_parts rows of q, q_apart from each other.
+var<workgroup> summed: array<f32, 1024>;
+
+fn sum_parts(lid: u32, q_row: u32) {
+  workgroupBarrier();
+  for (var j = lid; j < numbers.d; j += GROUP) {
+    var sum = 0.0;
+    for (var part = 0u; part < numbers.q_parts; part++) {
+      sum += q_at(q_row + part * numbers.q_apart + j);
+    }
+    summed[j] = sum;
+  }
+  workgroupBarrier();
+}
+
 // softcap tanh(score / softcap): a series near zero, where the closed form cancels.
 fn capped(score: f32) -> f32 {
   if (numbers.softcap == 0.0 || is_nan(score)) {
@@ -31,6 +46,12 @@ fn sink_of(head: u32) -> f32 {
 
 fn dot_product(q_row: u32, k_row: u32) -> f32 {
   var sum = 0.0;
+  if (numbers.q_parts > 1u) {
+    for (var j = 0u; j < numbers.d; j++) {
+      sum += summed[j] * k_at(k_row + j);
+    }
+    return sum;
+  }
   for (var j = 0u; j < numbers.d; j++) {
     sum += q_at(q_row + j) * k_at(k_row + j);
   }
@@ -64,6 +85,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let mask_row = mask_start(row);
     let keys = seen(row % numbers.t);
 
+    if (numbers.q_parts > 1u) {
+      sum_parts(lid, q_row);
+    }
     let sink = sink_of(head);
     var top = larger(LOWEST, sink);
     var own_sum = select(0.0, exponential(sink - top), lid == 0u);
