@@ -154,6 +154,10 @@ class DeviceOps(OpMethods):
         self.assign(copy, tensor)
         return copy
 
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A C-contiguous copy, which may be made later."""
+        return self.dense(tensor)
+
     def assign(self, to: Tensor, given: Any) -> None:
         """`to[...] = given`: floats, converted to the dtype of `to`, or bytes of blocks. TypeError for other
         dtypes.

@@ -271,6 +271,12 @@ class FusedOps(DeviceOps):
             return self.call(self._ops["apply_rope"], x, cos, sin, interleaved, out=out)
         return self.put_heads_off(x.shape, known[0], steps)
 
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy. That of a token's heads is put off: what comes next can read them where they are."""
+        if tensor.ndim == 3 and len(tensor) == 1 and self._is_part(tensor):
+            return self.put_heads_off(tensor.shape, tensor, Steps())
+        return super().copy(tensor)
+
     def put_heads_off(self, shape: tuple[int, ...], source: Tensor, steps: Steps) -> Tensor:
         """A new tensor of heads, or of a row of them, with steps that are computed later."""
         later = Heads(self, source, steps)

@@ -54,12 +54,13 @@ def test_most_layers_of_a_token_are_six_launches(name, placed, tmp_path):
 
 @pytest.mark.parametrize("name", (
     "gemma3", "gemma2", "olmo2", "olmo3", "granite", "cohere2", "llama4", "smollm3", "ministral3",
-    "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2", "gemma4",
+    "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2", "gemma4", "qwen3_5",
+    "qwen3_5_moe", "qwen3_next",
 ))  # fmt: skip
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     """Norms of what a half adds; factors of it; norms of whole rows of queries and keys, norms after their
     rotation, layers without rotation, temperatures; experts beside a dense feed-forward; no gate; layers with
-    inputs of their own.
+    inputs of their own; recurrent mixers, and gates of what attention finds.
     """
     quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
     check_launches(path, placed)
@@ -274,20 +275,25 @@ def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * r :]], axis=-1)
 
 
-@pytest.mark.parametrize("norms", ("", "head", "row", "late", "values"))
+@pytest.mark.parametrize("norms", ("", "head", "row", "late", "values", "gated"))
 @pytest.mark.parametrize("pairs", (0, 5, 8))
 def test_heads_go_to_the_cache_in_one_launch(pairs, norms, ops):
-    """Rotated or not, with a factor of the queries; values from matrices of their own, or the keys'."""
+    """Rotated or not, with a factor of the queries; values from matrices of their own, or the keys'. `gated`:
+    each head of queries has a gate beside it, so queries are a copy, which is part of the launch.
+    """
     rng, heads, kv_heads, dim = np.random.default_rng(8), 3, 2, 16
     sizes = [heads * dim, kv_heads * dim, kv_heads * dim][: 2 if norms == "values" else 3]
+    sizes[0] *= 2 if norms == "gated" else 1
     matrices = [rng.standard_normal((n, 64), np.float32) / 8 for n in sizes]
     x, cos, sin = (rng.standard_normal(s, np.float32) for s in ((1, 64), (1, 1, pairs), (1, 1, pairs)))
-    spans = {"head": (dim, dim), "late": (dim, dim), "row": sizes[:2], "values": (dim, dim)}.get(norms, ())
+    spans = {"head": (dim, dim), "late": (dim, dim), "gated": (dim, dim), "row": sizes[:2], "values": (dim, dim)}.get(norms, ())
     weights = [rng.standard_normal(n, np.float32) for n in spans]
     moved_x, c, s, *w = map(ops.to_device, (x, cos, sin, *weights))
     kept = ops.to_device(np.zeros((2, kv_heads, 4, dim), np.float32))
     parts = [ops.linear(moved_x, each) for each in ops.stack(matrices)]
     parts = [part.reshape(1, -1, dim) for part in parts]
+    if norms == "gated":
+        parts[0] = parts[0].reshape(1, heads, -1)[:, :, :dim].copy()
     start = launched(ops)
 
     def normalized(i: int, part: Any) -> Any:
@@ -308,6 +314,7 @@ def test_heads_go_to_the_cache_in_one_launch(pairs, norms, ops):
     if ops.name() == "opencl":
         assert launched(ops) - start == 1
     exact = [(each.astype(np.float64) @ x[0]).reshape(-1, dim) for each in matrices]
+    exact[0] = exact[0][:: 2 if norms == "gated" else 1]
 
     def placed_exactly(i: int) -> np.ndarray:
         part = exact[i]
