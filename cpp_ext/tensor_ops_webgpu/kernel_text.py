@@ -133,7 +133,10 @@ _OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_beside", "normed_linear
 _BY_COLUMNS = ("linear_blocks", "linear_experts_blocks", "mixture_up", "linear_beside", "normed_linear")
 _WITH_UP = ("mixture_up", "linear_beside", "normed_linear")
 _CHOICES = ("choose_experts", "mixture_up")
-_SCANS = ("delta_scan", "state_scan")
+_SCANS = {"delta_scan": "given_inputs", "state_scan": "given_inputs"}  # and what they scan
+_SCANS |= {"delta_step": "convolved_inputs", "state_step": "convolved_inputs"}
+_CONVOLUTIONS = ("convolve", *_SCANS)
+_SAME_TEXT = {"normed_linear": "linear_beside", "delta_step": "delta_scan", "state_step": "state_scan"}
 _BY_SLOTS = ("linear_experts", "linear_experts_blocks")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
@@ -174,14 +177,15 @@ def text(launch: Launch) -> str:
         parts.append(_file("columns"))
     if launch.kernel in _CHOICES:
         parts.append(_file("choice"))
+    if launch.kernel in _CONVOLUTIONS:
+        parts.append(_file("convolution"))
     if launch.kernel in _SCANS:
-        parts.append(_file("recurrence"))
+        parts += [_file("recurrence"), _file(_SCANS[launch.kernel])]
     if launch.kernel in _BY_SLOTS:
         parts.append(_file("slots"))
     if launch.kernel == "linear_beside":
         parts.append(_GIVEN_ROW)
-    own = "linear_beside" if launch.kernel == "normed_linear" else launch.kernel
-    return "\n".join([*parts, _file(own)])
+    return "\n".join([*parts, _file(_SAME_TEXT.get(launch.kernel, launch.kernel))])
 
 
 def _one_format(kernel: str, name: str, stored: str) -> str:

@@ -143,6 +143,8 @@ class WebGPUPlace:
             return mixture_launches.fuses(arrays, self.engine.buffers)
         if name == "residual_norms":
             return len(arrays) + 2 <= self.engine.buffers
+        if name == "convolved_scan":
+            return recurrent_launches.fuses(arrays, self.engine.buffers)
         if name == "normed_linear":
             return mixture_launches.fuses_norm(arrays, self.engine.buffers)
         if name == "linear_beside":

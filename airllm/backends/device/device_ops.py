@@ -308,7 +308,7 @@ class DeviceOps(OpMethods):
         arrays begin where they are.
         """
         given = {n: a for n, a in arrays.items() if a is not None}
-        key = (name, *map(_key, given.values()), *map(_key, outs.values()), *parameters.values())
+        key = (name, *given, *map(_key, given.values()), *map(_key, outs.values()), *parameters.values())
         if (known := self._plans.get(key)) is None:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()

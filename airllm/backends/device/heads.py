@@ -118,9 +118,9 @@ def place(ops: Any, queries: Tensor | None, steps: Steps, kept: Kept | None = No
     if angles:
         arrays |= {"cos": angles[0], "sin": angles[1]}
     numbers = {
-        "heads": 0 if queries is None else queries.shape[1], "q_first": _row(queries), "q_step": _step(queries),
-        "dim": dim,
-        "r": angles[0].shape[-1] if angles else 0, "interleaved": int(bool(angles and angles[2])),
+        "heads": 0 if queries is None else queries.shape[1], "q_first": _row(queries),
+        "q_step": _step(queries), "dim": dim, "r": angles[0].shape[-1] if angles else 0,
+        "interleaved": int(bool(angles and angles[2])),
         "late": int(steps.late or of_keys.late), "eps": max(each.eps for each in (steps, of_keys, of_values)),
         "factor": steps.factor, "q_span": _size(steps.weight, dim), "k_span": _size(of_keys.weight, dim),
     } | _places(kept)  # fmt: skip

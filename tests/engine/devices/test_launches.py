@@ -55,7 +55,7 @@ def test_most_layers_of_a_token_are_six_launches(name, placed, tmp_path):
 @pytest.mark.parametrize("name", (
     "gemma3", "gemma2", "olmo2", "olmo3", "granite", "cohere2", "llama4", "smollm3", "ministral3",
     "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2", "gemma4", "qwen3_5",
-    "qwen3_5_moe", "qwen3_next",
+    "qwen3_5_moe", "qwen3_next", "granite_hybrid", "granite_hybrid_moe", "lfm2_moe", "nemotron_h",
 ))  # fmt: skip
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     """Norms of what a half adds; factors of it; norms of whole rows of queries and keys, norms after their
@@ -286,7 +286,7 @@ def test_heads_go_to_the_cache_in_one_launch(pairs, norms, ops):
     sizes[0] *= 2 if norms == "gated" else 1
     matrices = [rng.standard_normal((n, 64), np.float32) / 8 for n in sizes]
     x, cos, sin = (rng.standard_normal(s, np.float32) for s in ((1, 64), (1, 1, pairs), (1, 1, pairs)))
-    spans = {"head": (dim, dim), "late": (dim, dim), "gated": (dim, dim), "row": sizes[:2], "values": (dim, dim)}.get(norms, ())
+    spans = sizes[:2] if norms == "row" else (dim, dim) if norms else ()
     weights = [rng.standard_normal(n, np.float32) for n in spans]
     moved_x, c, s, *w = map(ops.to_device, (x, cos, sin, *weights))
     kept = ops.to_device(np.zeros((2, kv_heads, 4, dim), np.float32))

@@ -112,10 +112,9 @@ def _rope_append(
     arrays = {"x": x, "cos": cos, "sin": sin, **weights}
     numbers = {
         "heads": _HEADS, "kv_heads": _KV_HEADS, "q_first": 0, "q_step": step,
-        "k_first": _HEADS * step, "v_first": _HEADS * step + _KV_HEADS, "dim": _DIM, "r": r, "interleaved": interleaved,
-        "late": int(norms == "late"), "k_from": 0,
-        "v_from": _KV_HEADS * _DIM, "head_step": _DIM, "q_span": spans[0], "k_span": spans[1], "eps": 0.25,
-        "factor": 0.5,
+        "k_first": _HEADS * step, "v_first": _HEADS * step + _KV_HEADS, "dim": _DIM, "r": r,
+        "interleaved": interleaved, "late": int(norms == "late"), "k_from": 0, "v_from": _KV_HEADS * _DIM,
+        "head_step": _DIM, "q_span": spans[0], "k_span": spans[1], "eps": 0.25, "factor": 0.5,
     }  # fmt: skip
     plan = tensor_launches.rope_append(arrays, {"cache": np.empty(kept.shape, np.float32)}, numbers, grid)
     return Case("rope_append", arrays, {"q": placed(parts[0], q) / 2, "cache": kept}, numbers), plan
