@@ -129,7 +129,7 @@ fn product(unit: u32, at: u32) -> f32 {{
   return sum;
 }}
 """
-_OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_beside", "normed_linear")
+_OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_beside", "normed_linear", "linear_sum")
 _BY_COLUMNS = ("linear_blocks", "linear_experts_blocks", "mixture_up", "linear_beside", "normed_linear")
 _WITH_UP = ("mixture_up", "linear_beside", "normed_linear")
 _CHOICES = ("choose_experts", "mixture_up")
@@ -211,10 +211,13 @@ def _of_mixture(launch: Launch) -> list[str]:
 
     def renamed(name: str, stored: str) -> str:
         found = products(name, stored)
+        if launch.kernel == "linear_sum":
+            found = _of_other_row(found)
         names = "|".join(_FUNCTIONS.findall(found))
         return re.sub(rf"\b({names})\(", rf"\1_{stored}(", found)
 
     row = _file("normed_row") if launch.kernel == "normed_linear" else _ROW
+    row += _of_other_row(_ROW) if launch.kernel == "linear_sum" else ""
     parts = [_ONE_FORMAT.format(lanes=launch.lanes), row, products(launch.format, "b")]
     parts.append(renamed(launch.shared_format, "shared"))
     if launch.kernel in _WITH_UP:
@@ -222,6 +225,11 @@ def _of_mixture(launch: Launch) -> list[str]:
     if launch.kernel == "mixture_up":
         parts.append(renamed(launch.shared_up_format, "shared_up"))
     return parts
+
+
+def _of_other_row(text: str) -> str:
+    """The text of products with the row y in place of a."""
+    return re.sub(r"\b(?:a_|(?=row_at\b))", "y_", text)
 
 
 @functools.cache

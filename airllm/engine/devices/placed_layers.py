@@ -18,7 +18,7 @@ from airllm.memory.passing import Passing
 
 # Matrices of one input, which a device multiplies together: as many of them as a layer has.
 _STACKS = (
-    ("attention.q", "attention.k", "attention.v"),
+    ("attention.q", "attention.k", "attention.v", "mamba.in"),
     ("feed_forward.gate", "feed_forward.up"),
     ("shared_expert.gate", "shared_expert.up"),
     ("delta.qkv", "delta.qkvz", "delta.gate", "delta.rate", "delta.step"),

@@ -56,11 +56,12 @@ def test_most_layers_of_a_token_are_six_launches(name, placed, tmp_path):
     "gemma3", "gemma2", "olmo2", "olmo3", "granite", "cohere2", "llama4", "smollm3", "ministral3",
     "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2", "gemma4", "qwen3_5",
     "qwen3_5_moe", "qwen3_next", "granite_hybrid", "granite_hybrid_moe", "lfm2_moe", "nemotron_h",
+    "falcon_h1",
 ))  # fmt: skip
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     """Norms of what a half adds; factors of it; norms of whole rows of queries and keys, norms after their
     rotation, layers without rotation, temperatures; experts beside a dense feed-forward; no gate; layers with
-    inputs of their own; recurrent mixers, and gates of what attention finds.
+    inputs of their own; recurrent mixers, alone and beside attention; gates of what attention finds.
     """
     quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
     check_launches(path, placed)
@@ -151,6 +152,78 @@ def test_products_of_a_row_with_three_formats(formats, ops):
     total = np.add(there[1], ops.rms_norm(there[0], there[2], EPS))
     check(total, wide[1] + rms(wide[0], post))
     np.testing.assert_allclose(total.numpy(), wide[1] + rms(wide[0], post), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("of", ("q4_0", "float32"))
+def test_some_products_of_a_row_are_scaled(of, ops):
+    """One of several is multiplied in place, as part of their launch. Asked for again, it is the product."""
+    rng, k = np.random.default_rng(11), 96
+    x, factors = rng.standard_normal((1, k), np.float32), rng.standard_normal(9, np.float32)
+    stored, exact = zip(*(weight_of(rng, of, (n, k)) for n in (7, 9)), strict=True)
+    there, scale, weights = ops.to_device(x), ops.to_device(factors), ops.stack(stored)
+    start = launched(ops)
+    second = ops.linear(there, weights[1])
+    second *= scale
+    near(second.numpy()[0], exact[1] @ x[0] * factors)
+    near(ops.linear(there, weights[0]).numpy()[0], exact[0] @ x[0])
+    if ops.name() == "opencl":
+        assert launched(ops) - start == 1
+    near(ops.linear(there, weights[1]).numpy()[0], exact[1] @ x[0])
+
+
+@pytest.mark.parametrize("used", ("", "gate", "changed"))
+@pytest.mark.parametrize("of", ("q4_0", "q5_1", "float32"))
+def test_a_gate_times_a_number_is_part_of_the_gated_product(of, used, ops):
+    """`used`: the gate is used before, or has other values before it gates."""
+    rng, k = np.random.default_rng(12), 96
+    x = rng.standard_normal((1, k), np.float32)
+    stored, exact = zip(*(weight_of(rng, of, (9, k)) for _ in range(2)), strict=True)
+    there, weights = ops.to_device(x), ops.stack(stored)
+    start = launched(ops)
+    first, up = (ops.linear(there, each) for each in weights)
+    gate = first * np.float32(0.5)
+    of_gate = exact[0] @ x[0]
+    if used == "gate":
+        near(gate.numpy()[0], of_gate / 2)
+    if used == "changed":
+        first += first
+    wanted = of_gate / 2 / (1 + np.exp(-of_gate / 2)) * (exact[1] @ x[0])
+    near(ops.swiglu(gate, up).numpy()[0], wanted)
+    if ops.name() == "opencl" and not used:
+        assert launched(ops) - start == 1
+
+
+@pytest.mark.parametrize("in_place", (False, True))
+@pytest.mark.parametrize("formats", (("q4_0", "q4_0"), ("q8_0", "q6_k"), ("float32", "q4_0")))
+def test_the_sum_of_two_products_is_one_launch(formats, in_place, ops):
+    """Each times a number, or not; rows of two lengths. What one of them reads may get other values."""
+    rng, lengths = np.random.default_rng(13), (256, 512)
+    rows = [rng.standard_normal((1, k), np.float32) / np.float32(np.sqrt(k)) for k in lengths]
+    stored, exact = zip(
+        *(weight_of(rng, of, (9, k)) for of, k in zip(formats, lengths, strict=True)), strict=True
+    )
+    there, weights = [ops.to_device(each) for each in rows], [ops.to_device(each) for each in stored]
+    parts = [weight @ row[0] for weight, row in zip(exact, rows, strict=True)]
+    for factors in ((1.0, 1.0), (0.5, 1.0), (0.5, 0.25)):
+        start = launched(ops)
+        products = (ops.linear(row, weight) for row, weight in zip(there, weights, strict=True))
+        one, other = (
+            each if f == 1 else each * np.float32(f) for each, f in zip(products, factors, strict=True)
+        )
+        total = np.add(one, other, out=one) if in_place else one + other
+        found = (total + total).numpy()[0] / 2
+        if ops.name() == "opencl":
+            assert launched(ops) - start == 2
+        near(found, parts[0] * factors[0] + parts[1] * factors[1])
+    one, other = (ops.linear(row, weight) for row, weight in zip(there, weights, strict=True))
+    total = one + other
+    there[0] += there[0]
+    near(total.numpy()[0], sum(parts))
+    near(one.numpy()[0], parts[0])
+
+
+def near(found: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-5 * np.abs(wanted).max())
 
 
 def test_products_are_of_the_values_that_a_row_had(ops):
