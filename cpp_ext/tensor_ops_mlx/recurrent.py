@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from airllm.backends.device.recurrent import DeltaHeads, StateHeads
+from airllm.backends.device.recurrent import Convolution, DeltaHeads, StateHeads
 from tensor_ops_mlx import operations
 from tensor_ops_mlx.device_array import Array
 
@@ -24,23 +24,23 @@ class Recurrence:
     def __init__(self, ops: Any):
         self._ops = ops
 
-    def convolve(
-        self, x: Array, taps: Array, bias: Any, states: Any, activated: bool = False, gated: bool = False
-    ) -> Array:
+    def convolve(self, given: Convolution, activated: bool = False, gated: bool = False) -> Array:
         """The causal convolution (tokens, channels) of x with `taps` (channels, count)."""
-        (before, after), (_, count), given = states, taps.shape, x.value
-        first, second, given = mx.split(given, 3, axis=1) if gated else (None, None, given)
-        inputs = mx.concatenate([before.value, given if first is None else first * given])
-        tokens, by_tap = len(given), taps.value
+        (before, after), (_, count), x = given.states, given.taps.shape, given.x.value
+        if given.joined:
+            x = _channels_of(x, given.joined)
+        first, second, x = mx.split(x, 3, axis=1) if gated else (None, None, x)
+        inputs = mx.concatenate([before.value, x if first is None else first * x])
+        tokens, by_tap = len(x), given.taps.value
         after.write(inputs[tokens:])
         found = sum(inputs[tap : tap + tokens] * by_tap[:, tap] for tap in range(count))
-        found = found if bias is None else found + bias.value
+        found = found if given.bias is None else found + given.bias.value
         found = operations.silu(found) if activated else found
         return Array(self._ops, found if second is None else found * second)
 
     def scan_delta(
         self,
-        mixed: Array,
+        given: Convolution,
         rates: Array,
         steps: Array,
         decay: Array,
@@ -48,7 +48,8 @@ class Recurrence:
         states: Any,
         heads: DeltaHeads,
     ) -> Array:
-        """Answers (tokens, values) of the gated delta rule to queries, keys and values (tokens, channels)."""
+        """Answers (tokens, values) of the gated delta rule to queries, keys and values."""
+        mixed = self.convolve(given, activated=True)
         log_decay, rate = decay.value * _softplus(steps.value + bias.value), mx.sigmoid(rates.value)
         q, k, v = _heads_of(mixed.value, heads)
         arrays = q, k, v, log_decay[..., None], rate[..., None]
@@ -58,7 +59,7 @@ class Recurrence:
 
     def scan_states(
         self,
-        mixed: Array,
+        given: Convolution,
         steps: Array,
         decay: Array,
         bias: Array,
@@ -67,7 +68,8 @@ class Recurrence:
         heads: StateHeads,
     ) -> Array:
         """What is read (tokens, values) of a state space, plus values times `skip`."""
-        step, x = _softplus(steps.value + bias.value), mixed.value
+        x = self.convolve(given, activated=True).value
+        step = _softplus(steps.value + bias.value)
         wide = heads.groups * heads.state_dim
         v = x[:, : heads.values].reshape(len(x), heads.heads, heads.head_dim)
         vectors = (x[:, at : at + wide] for at in (heads.values, heads.values + wide))
@@ -87,7 +89,7 @@ class Recurrence:
         self, x: Array, gate: Array, weight: Any, groups: int, eps: float, norm_first: bool
     ) -> Array:
         """x times silu(gate), by the norm of each of `groups` parts of a row."""
-        found, opened = x.value, operations.silu(gate.value)
+        found, opened = x.value, operations.silu(gate.value.reshape(x.value.shape))
         if weight is None:
             return Array(self._ops, found * opened)
         parts = (found if norm_first else found * opened).reshape(len(found), groups, -1)
@@ -98,6 +100,13 @@ class Recurrence:
 
 def _softplus(x: mx.array) -> mx.array:
     return mx.logaddexp(x, mx.array(0.0))
+
+
+def _channels_of(x: mx.array, of: DeltaHeads) -> mx.array:
+    """Queries, keys and values (tokens, channels) of rows that have those, and gates, for each key head."""
+    stops = of.key_dim, 2 * of.key_dim, 2 * of.key_dim + of.of_key_head
+    parts = mx.split(x.reshape(len(x), of.key_heads, -1), stops, axis=2)[:3]
+    return mx.concatenate([each.reshape(len(x), -1) for each in parts], axis=1)
 
 
 def _heads_of(mixed: mx.array, of: DeltaHeads) -> tuple[mx.array, mx.array, mx.array]:

@@ -129,13 +129,23 @@ fn product(unit: u32, at: u32) -> f32 {{
   return sum;
 }}
 """
-_OF_TWO_FORMATS = ("mixture_up", "mixture_down", "linear_beside", "normed_linear", "latent_append")
+_OF_TWO_FORMATS = (
+    "mixture_up",
+    "mixture_down",
+    "linear_beside",
+    "normed_linear",
+    "latent_append",
+    "linear_sum",
+)
 _BY_COLUMNS = (
     "linear_blocks", "linear_experts_blocks", "mixture_up", "linear_beside", "normed_linear", "latent_append"
 )  # fmt: skip
 _WITH_UP = ("mixture_up", "linear_beside", "normed_linear")
 _CHOICES = ("choose_experts", "mixture_up")
-_SCANS = ("delta_scan", "state_scan")
+_SCANS = {"delta_scan": "given_inputs", "state_scan": "given_inputs"}  # and what they scan
+_SCANS |= {"delta_step": "convolved_inputs", "state_step": "convolved_inputs"}
+_CONVOLUTIONS = ("convolve", *_SCANS)
+_SAME_TEXT = {"normed_linear": "linear_beside", "delta_step": "delta_scan", "state_step": "state_scan"}
 _BY_SLOTS = ("linear_experts", "linear_experts_blocks")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
@@ -176,14 +186,15 @@ def text(launch: Launch) -> str:
         parts.append(_file("columns"))
     if launch.kernel in _CHOICES:
         parts.append(_file("choice"))
+    if launch.kernel in _CONVOLUTIONS:
+        parts.append(_file("convolution"))
     if launch.kernel in _SCANS:
-        parts.append(_file("recurrence"))
+        parts += [_file("recurrence"), _file(_SCANS[launch.kernel])]
     if launch.kernel in _BY_SLOTS:
         parts.append(_file("slots"))
     if launch.kernel == "linear_beside":
         parts.append(_GIVEN_ROW)
-    own = "linear_beside" if launch.kernel == "normed_linear" else launch.kernel
-    return "\n".join([*parts, _file(own)])
+    return "\n".join([*parts, _file(_SAME_TEXT.get(launch.kernel, launch.kernel))])
 
 
 def _one_format(kernel: str, name: str, stored: str) -> str:
@@ -209,6 +220,8 @@ def _of_mixture(launch: Launch) -> list[str]:
 
     def renamed(name: str, stored: str) -> str:
         found = products(name, stored)
+        if launch.kernel == "linear_sum":
+            found = _of_other_row(found)
         names = "|".join(_FUNCTIONS.findall(found))
         return re.sub(rf"\b({names})\(", rf"\1_{stored}(", found)
 
@@ -216,13 +229,19 @@ def _of_mixture(launch: Launch) -> list[str]:
     own = products(launch.format, "b")
     if launch.kernel == "latent_append":  # the first product is that of queries
         own = own.replace("a_quad(", "query_quad(").replace("row_at(", "query_at(")
-    parts = [_ONE_FORMAT.format(lanes=launch.lanes), rows.get(launch.kernel, _ROW), own]
+    row = rows.get(launch.kernel, _ROW) + (_of_other_row(_ROW) if launch.kernel == "linear_sum" else "")
+    parts = [_ONE_FORMAT.format(lanes=launch.lanes), row, own]
     parts.append(renamed(launch.shared_format, "shared"))
     if launch.kernel in _WITH_UP:
         parts.append(renamed(launch.up_format, "up"))
     if launch.kernel == "mixture_up":
         parts.append(renamed(launch.shared_up_format, "shared_up"))
     return parts
+
+
+def _of_other_row(text: str) -> str:
+    """The text of products with the row y in place of a."""
+    return re.sub(r"\b(?:a_|(?=row_at\b))", "y_", text)
 
 
 @functools.cache

@@ -34,7 +34,7 @@ _ERF = 3
 # Inputs that may be in a block format.
 STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
 _OF_EXPERTS = ("linear_experts", "linear_experts_blocks", "mixture_up", "mixture_down")
-STORED |= dict.fromkeys((*_OF_EXPERTS, "linear_beside", "normed_linear", "latent_append"), "b")
+STORED |= dict.fromkeys((*_OF_EXPERTS, "linear_beside", "normed_linear", "latent_append", "linear_sum"), "b")
 # Formats that linear_blocks reads as words, 32 values at a time: a kernel for each, since that is faster. The
 # first have no loops in it.
 BLOCKS_32 = ("q8_0", "q4_0", "q4_1")

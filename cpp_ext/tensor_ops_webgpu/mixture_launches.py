@@ -31,7 +31,7 @@ _FLOATS_OF_STEP = 33  # steps of a product of 32 floats
 def plan(
     op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, Any], lanes: int
 ) -> Plan:
-    """One of "norm_route", "mixture_up", "mixture_down" and "linear_beside"."""
+    """One of LAUNCHES."""
     return Plan((LAUNCHES[op](Call(op, arrays, {}, outs, lanes), numbers),))
 
 
@@ -115,23 +115,25 @@ def _linear_beside(call: Call, numbers: Mapping[str, Any]) -> Launch:
     more, last = (call.arrays[name].shape[0] if call.has(name) else 0 for name in ("shared", "up"))
     n //= 1 + numbers["paired"]
     sizes = {"n": n, "more": more, "last": last, "k": k} | {
-        name: numbers[name] for name in ("activation", "paired")
+        name: numbers[name] for name in ("activation", "paired", "factors_from")
     }
+    sizes["factors_n"] = call.arrays["factors"].size if call.has("factors") else 0
     columns = _GROUP // call.lanes
     tasks = sum(ceil_div(each, columns) for each in ((n,) if numbers["activation"] else (n, more, last)))
     given = [call.arrays[name] for name in ("weight", "shared", "up") if call.has(name)]
     steps = sum((1 + numbers["paired"]) * _steps_of_row(each, k, call.lanes) for each in given)
     steps += 2 * call.lanes + 1
     inputs = {"a": "x", "factors": "factors"} | _weights() | {"up": "up"}
+    floats = {"gate_factor": number(numbers["gate_factor"])}
     if "rows" not in call.results:
-        launch = call.launch("linear_beside", inputs, tasks, steps, _GROUP, **sizes)
+        launch = call.launch("linear_beside", inputs, tasks, steps, _GROUP, **sizes, **floats)
         return _of_formats(call, launch.without_missing())
     most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _MOST_GROUPS
     groups = min(tasks, max(most, ceil_div(tasks * steps, _MOST_STEPS)))
     steps = 4 * ceil_div(k, _GROUP) + 2 * _REDUCTION + ceil_div(tasks, groups) * (steps + 1)
     inputs |= {name: name for name in ("post", "residual", "scale", "norm")}
     sizes["apart"] = call.results["rows"].shape[1]
-    floats = {name: number(numbers[name]) for name in ("eps", "factor")}
+    floats |= {name: number(numbers[name]) for name in ("eps", "factor")}
     launch = call.launch("normed_linear", inputs, groups, steps, _GROUP, **sizes, **floats)
     return _of_formats(call, launch.without_missing())
 
@@ -165,6 +167,17 @@ def fuses_latents(arrays: Mapping[str, Any], buffers: int) -> bool:
     return short and in_pairs and len(arrays) + 1 <= buffers and all(map(in_units, matrices))
 
 
+def _linear_sum(call: Call, numbers: Mapping[str, Any]) -> Launch:
+    weight, other = call.arrays["weight"], call.arrays["shared"]
+    (n, k), other_k = weight.shape, other.shape[1]
+    tasks = ceil_div(n, _GROUP // call.lanes)
+    steps = _steps_of_row(weight, k, call.lanes) + _steps_of_row(other, other_k, call.lanes) + 2 * call.lanes
+    inputs = {"a": "x", "b": "weight", "y": "y", "shared": "shared"}
+    floats = {name: number(numbers[name]) for name in ("factor", "other_factor")}
+    sizes = {"n": n, "k": k, "other_k": other_k}
+    return _of_formats(call, call.launch(call.op, inputs, tasks, steps, _GROUP, **sizes, **floats))
+
+
 def fuses_norm(arrays: Mapping[str, Any], buffers: int) -> bool:
     """Whether the product with these matrices has a kernel with the norm before it."""
     weights = [arrays[name] for name in ("weight", "shared", "up") if name in arrays]
@@ -191,5 +204,5 @@ def _of_formats(call: Call, launch: Launch) -> Launch:
 
 LAUNCHES = {
     "norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_beside": _linear_beside,
-    "latent_append": _latent_append,
+    "latent_append": _latent_append, "linear_sum": _linear_sum,
 }  # fmt: skip

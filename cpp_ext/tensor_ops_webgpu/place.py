@@ -158,11 +158,13 @@ class WebGPUPlace:
             return mixture_launches.fuses(arrays, self.engine.buffers)
         if name == "residual_norms":
             return len(arrays) + 2 <= self.engine.buffers
+        if name == "convolved_scan":
+            return recurrent_launches.fuses(arrays, self.engine.buffers)
         if name == "normed_linear":
             return mixture_launches.fuses_norm(arrays, self.engine.buffers)
         if name == "latent_append":
             return mixture_launches.fuses_latents(arrays, self.engine.buffers)
-        if name == "linear_beside":
+        if name in ("linear_beside", "linear_sum"):
             return all(map(mixture_launches.in_units, arrays.values()))
         if name == "gated_linear":
             return reads_words(arrays["weight"])

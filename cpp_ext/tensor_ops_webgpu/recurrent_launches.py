@@ -12,11 +12,13 @@ _GROUP = 64
 _REDUCTION = 7  # steps of a work-group's reduction
 _INPUTS = {
     "convolve": ("x", "taps", "bias", "state"),
-    "delta_scan": ("mixed", "rates", "steps", "decay", "step_bias", "state"),
-    "state_scan": ("mixed", "steps", "decay", "step_bias", "skip", "state"),
+    "delta_scan": ("mixed", "rates", "steps", "vectors", "taps", "bias", "inputs", "state"),
+    "state_scan": ("mixed", "steps", "vectors", "taps", "bias", "inputs", "state"),
     "gated_norm": ("x", "gate", "weight"),
 }
 LAUNCHES = tuple(_INPUTS)
+_OUTPUTS = 3  # of a scan with the convolution before it
+_LONGEST_VECTOR = 256  # floats of each of two in a work-group: convolved_inputs.wgsl
 
 
 def plan(op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], n: Mapping[str, Any]) -> Plan:
@@ -27,7 +29,13 @@ def plan(op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], n: Mapping
     if "groups" in given:  # the name of a kernel's own number of work-groups
         given["vector_groups" if op == "state_scan" else "parts"] = given.pop("groups")
     inputs = {name: name for name in _INPUTS[op]}
-    return Plan((call.launch(op, inputs, tasks, steps, _GROUP, **given),))
+    kernel = op.replace("_scan", "_step") if "taps" in arrays else op
+    return Plan((call.launch(kernel, inputs, tasks, steps, _GROUP, **given).without_missing(),))
+
+
+def fuses(arrays: Mapping[str, Any], buffers: int) -> bool:
+    """Whether a scan of one token has a kernel with the convolution before it."""
+    return len(arrays) + _OUTPUTS <= buffers and arrays["state"].shape[1] <= _LONGEST_VECTOR
 
 
 def _grid(op: str, n: Mapping[str, Any]) -> tuple[int, int]:
@@ -37,7 +45,8 @@ def _grid(op: str, n: Mapping[str, Any]) -> tuple[int, int]:
     if op == "gated_norm":
         return n["rows"] * n["groups"], 2 * ceil_div(n["dim"], _GROUP) + _REDUCTION
     heads, dim = (n["value_heads"], n["value_dim"]) if op == "delta_scan" else (n["heads"], n["head_dim"])
-    return heads * ceil_div(dim, _GROUP), n["tokens"] * token_steps(op, n)
+    of_convolution = n["count"] * (2 * ceil_div(_LONGEST_VECTOR, _GROUP) + 1) + n["channels"]
+    return heads * ceil_div(dim, _GROUP), n["tokens"] * token_steps(op, n) + of_convolution
 
 
 def token_steps(op: str, n: Mapping[str, Any]) -> int:

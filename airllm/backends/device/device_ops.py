@@ -168,6 +168,10 @@ class DeviceOps(OpMethods):
         self.assign(copy, tensor)
         return copy
 
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A C-contiguous copy, which may be made later."""
+        return self.dense(tensor)
+
     def assign(self, to: Tensor, given: Any) -> None:
         """`to[...] = given`: floats, converted to the dtype of `to`, or bytes of blocks. TypeError for other
         dtypes.
@@ -319,7 +323,7 @@ class DeviceOps(OpMethods):
         arrays begin where they are.
         """
         given = {n: a for n, a in arrays.items() if a is not None}
-        key = (name, *map(_key, given.values()), *map(_key, outs.values()), *parameters.values())
+        key = (name, *given, *map(_key, given.values()), *map(_key, outs.values()), *parameters.values())
         if (known := self._plans.get(key)) is None:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()

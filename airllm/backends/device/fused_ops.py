@@ -21,7 +21,14 @@ from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
 from airllm.backends.device.heads import Heads, Kept, Steps, place
 from airllm.backends.device.heads import parts_of as heads_of
 from airllm.backends.device.latents import HeadProducts, Joined, Merged, Sum
-from airllm.backends.device.products import ACTIVATIONS, Product, Products
+from airllm.backends.device.products import (
+    ACTIVATIONS,
+    Product,
+    Products,
+    ProductSum,
+    ScaledGate,
+    product_sum,
+)
 from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
 from airllm.backends.device.stacks import data_of, format_of, put_beside, whole_of
 from airllm.backends.device.tensor import Pending, Tensor
@@ -79,12 +86,12 @@ class FusedOps(DeviceOps):
             if pending and any(to.overlaps(each) for each in pending.reads()):
                 pending.settle(tensor)
 
-    def _settle_products_of(self, x: Tensor) -> None:
-        """Compute the products that are put off of x, which gets other values."""
+    def _settle_what_reads(self, x: Tensor) -> None:
+        """Compute what is put off, and of x, which gets other values."""
         if not x.pending:
             return
         for tensor in [found for ref in self._later if (found := ref()) is not None]:
-            if isinstance(tensor.pending, Product | Products) and tensor.pending.x is x:
+            if tensor.pending and any(each is x for each in tensor.pending.reads()):
                 tensor.pending.settle(tensor)
 
     # ---- sums and norms ----
@@ -94,15 +101,27 @@ class FusedOps(DeviceOps):
         if out is not None and self._products and self._products.x is out:
             self._products = None
         if out is not None:
-            self._settle_products_of(out)
-        if name == "multiply" and out is None and (scaled := self._scaled_heads(x, y)) is not None:
+            self._settle_what_reads(out)
+        if name == "multiply" and (scaled := self._scaled(x, y, out)) is not None:
             return scaled
-        parts = self._parts_of(name, x, y) if out is None or self._may_wait(out) else None
-        if parts is None:
+        if out is not None and not self._may_wait(out):
             return super().combine(name, x, y, out)
-        return self._put_off(
-            Tensor(self, None, FLOAT32, parts.x.shape) if out is None else out, Residual(self, parts)
-        )
+        later: Pending | None = self._sum_of_products(name, x, y)
+        if later is None and (parts := self._parts_of(name, x, y)) is not None:
+            later = Residual(self, parts)
+        if later is None:
+            return super().combine(name, x, y, out)
+        return self._put_off(Tensor(self, None, FLOAT32, x.shape) if out is None else out, later)
+
+    def _scaled(self, x: Any, factor: Any, out: Tensor | None) -> Tensor | None:
+        """A product of a token's heads, or of products of a row, that is put off; None if it is none."""
+        if not isinstance(x, Tensor) or not isinstance(products := x.pending, Products):
+            return self._scaled_heads(x, factor) if out is None else None
+        if out is x and isinstance(factor, Tensor) and factor.size == x.shape[1]:
+            return x if factor.dtype == FLOAT32 and products.scale(x, factor) else None
+        if out is None and np.ndim(factor) == 0 and not isinstance(factor, Tensor) and products.gates(x):
+            return self.put_off(x.shape, ScaledGate(self, x, float(factor)))
+        return None
 
     def _scaled_heads(self, x: Any, factor: Any) -> Tensor | None:
         """The product of a token's heads with a number, put off; None if they are none."""
@@ -117,7 +136,7 @@ class FusedOps(DeviceOps):
     @staticmethod
     def _may_wait(out: Tensor) -> bool:
         """Whether no other tensor would see that the values of `out` are computed later."""
-        return isinstance(out.pending, Residual) or out.is_alone
+        return isinstance(out.pending, Residual | Product | ProductSum) or out.is_alone
 
     def _parts_of(self, name: str, x: Any, y: Any) -> Parts | None:
         """A sum or a product as what is put off; None if it has no such form."""
@@ -133,7 +152,14 @@ class FusedOps(DeviceOps):
             return known._replace(scale=y.reshape(1)) if known and scales and y.dtype == FLOAT32 else None
         if np.ndim(y) != 0:
             return None
-        return known.times(float(y)) if known else Parts(x.alias(), factor=float(y))
+        if known:
+            return known.times(float(y))
+        held = self.put_off(x.shape, x.pending) if isinstance(x.pending, Product) else x.alias()
+        return Parts(held, factor=float(y))
+
+    def _sum_of_products(self, name: str, x: Any, y: Any) -> ProductSum | None:
+        alike = name == "add" and _is_matrix(x) and _is_matrix(y) and x.shape == y.shape
+        return product_sum(self, x, y) if alike else None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float = 1e-6, out: Any = None) -> Tensor:
         """The norm, which is put off, with the sum that `x` is."""
@@ -210,6 +236,8 @@ class FusedOps(DeviceOps):
         if not known or known.x is not x or data.memory not in known.memories:
             self._products = known = Products(self, x, weight, bias)
         place = known.part(weight)
+        if known.is_changed(place):
+            self._products = known = Products(self, x, weight, bias)
         if known.out is not None:
             return known.result(place)
         if place not in known.results:
@@ -254,6 +282,9 @@ class FusedOps(DeviceOps):
         return x.pending.activated(activation, factors)
 
     def _gate(self, gate: Tensor, up: Tensor, activation: str) -> Tensor | None:
+        factor = 1.0
+        if isinstance(scaled := gate.pending, ScaledGate):
+            gate, factor = scaled.gate, scaled.factor
         products = gate.pending
         if isinstance(products, Product) and up.shape == gate.shape and up.dtype == FLOAT32:
             return self._activate(gate, activation, up)
@@ -263,7 +294,7 @@ class FusedOps(DeviceOps):
         if first is not gate or second is not up:
             return None
         self._products = None
-        return products.gate(ACTIVATIONS[activation])
+        return products.gate(ACTIVATIONS[activation], factor)
 
     def gated(self, x: Tensor, weight: Any, rows: int, activation: int) -> Tensor | None:
         """The gated product of a row; None if the device has no kernel of it."""
@@ -282,6 +313,12 @@ class FusedOps(DeviceOps):
         if known is None or (steps := known[1].rotated((cos, sin, interleaved))) is None:
             return self.call(self._ops["apply_rope"], x, cos, sin, interleaved, out=out)
         return self.put_heads_off(x.shape, known[0], steps)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy. That of a token's heads is put off: what comes next can read them where they are."""
+        if tensor.ndim == 3 and len(tensor) == 1 and self._is_part(tensor):
+            return self.put_heads_off(tensor.shape, tensor, Steps())
+        return super().copy(tensor)
 
     def put_heads_off(self, shape: tuple[int, ...], source: Tensor, steps: Steps) -> Tensor:
         """A new tensor of heads, or of a row of them, with steps that are computed later."""

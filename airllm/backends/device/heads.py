@@ -39,7 +39,7 @@ class Steps(NamedTuple):
 
 
 class Heads(Pending):
-    """`Steps` of a tensor of one token, (1, heads, dim), that are put off."""
+    """`Steps` of a tensor of one token, (1, heads, dim), that are put off. Without any, a copy is."""
 
     def __init__(self, ops: Any, source: Tensor, steps: Steps):
         self._ops, self.source, self.steps = ops, source, steps
@@ -94,7 +94,9 @@ def _step_by_step(ops: Any, x: Tensor, steps: Steps) -> Tensor:
             x = ops.norm_now(flat, steps.weight, steps.eps).reshape(x.shape)
         if steps.angles and not late:
             x = ops.rotate_now(x, *steps.angles)
-    return x if steps.factor == 1 else ops.combine_now("multiply", x, steps.factor)
+    if steps.factor != 1:
+        x = ops.combine_now("multiply", x, steps.factor)
+    return x if x.is_dense else ops.dense(x)
 
 
 class Kept(NamedTuple):
@@ -124,8 +126,9 @@ def place(ops: Any, queries: Tensor | None, steps: Steps, kept: Kept | None = No
     if angles:
         arrays |= {"cos": angles[0], "sin": angles[1]}
     numbers = {
-        "heads": 0 if queries is None else queries.shape[1], "q_first": _row(queries), "dim": dim,
-        "r": angles[0].shape[-1] if angles else 0, "interleaved": int(bool(angles and angles[2])),
+        "heads": 0 if queries is None else queries.shape[1], "q_first": _row(queries),
+        "q_step": _step(queries), "dim": dim, "r": angles[0].shape[-1] if angles else 0,
+        "interleaved": int(bool(angles and angles[2])),
         "late": int(steps.late or of_keys.late), "eps": max(each.eps for each in (steps, of_keys, of_values)),
         "factor": steps.factor, "q_span": _size(steps.weight, dim), "k_span": _size(of_keys.weight, dim),
     } | _places(kept)  # fmt: skip
@@ -141,7 +144,9 @@ def _fit(source: Tensor, queries: Tensor | None, steps: Steps, kept: Kept | None
     size = source.shape[-1] * source.itemsize
     if any(x.ndim != 3 or x.memory is not source.memory or x.offset % size for x, _ in given):
         return False
-    if not all(x.is_dense for x, _ in given):
+    if any(x.strides[2] != x.itemsize or x.strides[1] % size for x, _ in given):
+        return False
+    if any(_step(x) != 1 and (x is not queries or _size(each.weight, 0) > x.shape[2]) for x, each in given):
         return False
     if any(x.shape[2] != source.shape[2] for x, _ in given) or (
         kept and kept.cache.shape[3] != source.shape[2]
@@ -165,6 +170,11 @@ def _size(weight: Tensor | None, otherwise: int) -> int:
 
 def _row(x: Tensor | None) -> int:
     return 0 if x is None else x.offset // (x.shape[2] * x.itemsize)
+
+
+def _step(x: Tensor | None) -> int:
+    """Rows from one head to the next."""
+    return 1 if x is None or x.shape[1] == 1 else x.strides[1] // (x.shape[2] * x.itemsize)
 
 
 def _places(kept: Kept | None) -> dict[str, int]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from airllm.backends.device.residual import in_one_piece
 from airllm.backends.device.tensor import Tensor
 
 States = tuple[Any, Any]  # before the tokens, and after them, which is written
@@ -27,6 +30,11 @@ class DeltaHeads(NamedTuple):
         """Values of a token in all heads."""
         return self.value_heads * self.value_dim
 
+    @property
+    def of_key_head(self) -> int:
+        """Values of a token that belong to a key head."""
+        return self.values // self.key_heads
+
 
 class StateHeads(NamedTuple):
     """The sizes of a state space: `airllm.architectures.recurrent.Mamba2`."""
@@ -42,38 +50,63 @@ class StateHeads(NamedTuple):
         return self.heads * self.head_dim
 
 
+class Convolution(NamedTuple):
+    """The causal convolution (tokens, channels) of x with `taps` (channels, count), plus a bias, if given.
+    With `joined`, a row of x has a query, a key, values, and as many gates, for each key head of these:
+    channels are all queries, all keys, all values.
+    """
+
+    x: Any
+    taps: Any
+    bias: Any
+    states: States
+    joined: DeltaHeads | None = None
+
+
 class Recurrence(Protocol):
     """What a device does with recurrent states. All arrays are float32."""
 
-    def convolve(
-        self, x: Any, taps: Any, bias: Any, states: States, activated: bool = False, gated: bool = False
-    ) -> Any:
-        """The causal convolution (tokens, channels) of x with `taps` (channels, count); plus a bias, if
-        given; then by silu if `activated`. With `gated`, a row of x has first gates, second gates and inputs,
-        `channels` each: what goes in, and what comes out, is multiplied by them.
+    def convolve(self, given: Convolution, activated: bool = False, gated: bool = False) -> Any:
+        """The convolution, then by silu if `activated`. With `gated`, a row of x has first gates, second
+        gates and inputs, `channels` each: what goes in, and what comes out, is multiplied by them.
         """
 
     def scan_delta(
-        self, mixed: Any, rates: Any, steps: Any, decay: Any, bias: Any, states: States, heads: DeltaHeads
+        self,
+        given: Convolution,
+        rates: Any,
+        steps: Any,
+        decay: Any,
+        bias: Any,
+        states: States,
+        heads: DeltaHeads,
     ) -> Any:
-        """Answers (tokens, values) of the gated delta rule to queries, keys and values (tokens, channels),
-        the first two not normalized. The sigmoids of `rates` are the rates, and softplus(`steps` + `bias`)
-        times `decay` the logarithms of decays, (tokens, value_heads) each.
+        """Answers (tokens, values) of the gated delta rule to queries, keys and values, the channels of a
+        convolution by silu; the first two not normalized. The sigmoids of `rates` are the rates, and
+        softplus(`steps` + `bias`) times `decay` the logarithms of decays, (tokens, value_heads) each.
         """
 
     def scan_states(
-        self, mixed: Any, steps: Any, decay: Any, bias: Any, skip: Any, states: States, heads: StateHeads
+        self,
+        given: Convolution,
+        steps: Any,
+        decay: Any,
+        bias: Any,
+        skip: Any,
+        states: States,
+        heads: StateHeads,
     ) -> Any:
-        """What is read (tokens, values) of a state space by values, input and output vectors (tokens,
-        channels), plus values times `skip`. `steps` (tokens, heads) as in `scan_delta`.
+        """What is read (tokens, values) of a state space by values, input and output vectors, the channels of
+        a convolution by silu; plus values times `skip`. `steps` (tokens, heads) as in `scan_delta`.
         """
 
     def gate(self, x: Any, gate: Any) -> Any:
         """x (rows, ...) times the sigmoid of `gate`, of its shape: (rows, values)."""
 
     def gate_and_norm(self, x: Any, gate: Any, weight: Any, groups: int, eps: float, norm_first: bool) -> Any:
-        """x times silu(gate), (rows, values) both, by the norm of each of `groups` parts of a row; with
-        `norm_first`, x by that norm, times silu(gate). `weight`: of a row, or of each part.
+        """x (rows, values) times silu(gate), (rows, values) or (rows, parts, values of a part), by the norm
+        of each of `groups` parts of a row; with `norm_first`, x by that norm, times silu(gate). `weight`: of
+        a row, or of each part.
         """
 
 
@@ -83,29 +116,23 @@ class DeviceRecurrence:
     def __init__(self, ops: Any):
         self._ops = ops
 
-    def convolve(
-        self,
-        x: Tensor,
-        taps: Tensor,
-        bias: Tensor | None,
-        states: States,
-        activated: bool = False,
-        gated: bool = False,
-    ) -> Tensor:
+    def convolve(self, given: Convolution, activated: bool = False, gated: bool = False) -> Tensor:
         """As `Recurrence.convolve`."""
-        (channels, count), (state, next_state) = taps.shape, states
-        rows, out = self._rows("x", x), self._ops.empty((len(x), channels))
-        numbers = rows.numbers | {
-            "tokens": len(x), "channels": channels, "count": count, "gated": int(gated),
-            "activated": int(activated),
+        state, next_state = given.states
+        rows, joined, channels = self._rows("x", given.x), given.joined, given.taps.shape[0]
+        numbers = rows.numbers | _sizes(given) | {
+            "tokens": len(given.x), "gated": int(gated), "activated": int(activated),
+            "key_heads": joined.key_heads if joined else 0, "key_dim": joined.key_dim if joined else 0,
+            "wide": joined.of_key_head if joined else 0,
         }  # fmt: skip
-        arrays = {"x": rows.whole, "taps": taps, "bias": bias, "state": state}
+        out = self._ops.empty((len(given.x), channels))
+        arrays = {"x": rows.whole, "taps": given.taps, "bias": given.bias, "state": state}
         self._start("convolve", arrays, numbers, {"next_state": next_state, "out": out})
         return out
 
     def scan_delta(
         self,
-        mixed: Tensor,
+        given: Convolution,
         rates: Tensor,
         steps: Tensor,
         decay: Tensor,
@@ -114,15 +141,13 @@ class DeviceRecurrence:
         heads: DeltaHeads,
     ) -> Tensor:
         """As `Recurrence.scan_delta`."""
-        numbers = heads._asdict() | {"tiled": int(heads.tiled)}
-        given = {"mixed": mixed, "rates": rates, "steps": steps}
-        return self._scan(
-            "delta_scan", given, {"decay": decay, "step_bias": bias}, states, numbers, heads.values
-        )
+        numbers = heads._asdict() | {"tiled": int(heads.tiled), "joined": int(given.joined is not None)}
+        rows, vectors = {"rates": rates, "steps": steps}, self._together(decay, bias)
+        return self._scan("delta_scan", given, rows, vectors, states, numbers, heads.values)
 
     def scan_states(
         self,
-        mixed: Tensor,
+        given: Convolution,
         steps: Tensor,
         decay: Tensor,
         bias: Tensor,
@@ -131,32 +156,71 @@ class DeviceRecurrence:
         heads: StateHeads,
     ) -> Tensor:
         """As `Recurrence.scan_states`."""
-        given, vectors = {"mixed": mixed, "steps": steps}, {"decay": decay, "step_bias": bias, "skip": skip}
-        return self._scan("state_scan", given, vectors, states, heads._asdict(), heads.values)
+        rows, vectors = {"steps": steps}, self._together(decay, bias, skip)
+        return self._scan("state_scan", given, rows, vectors, states, heads._asdict(), heads.values)
 
     def _scan(
         self,
         name: str,
-        given: dict[str, Tensor],
-        vectors: dict[str, Tensor],
+        given: Convolution,
+        rows: dict[str, Tensor],
+        vectors: Tensor,
         states: States,
         numbers: dict[str, Any],
         values: int,
     ) -> Tensor:
-        """A scan over the rows of what is `given`, in several launches if one would be too long for the
-        device: the first one begins with the state, the others go on with what it left.
+        """A scan over what is given. Of one token, the convolution is part of it, if the device can."""
+        if len(given.x) == 1:
+            arrays, places = self._rows_of({"mixed": given.x} | rows)
+            arrays |= {"vectors": vectors, "taps": given.taps, "inputs": given.states[0], "state": states[0]}
+            arrays |= {} if given.bias is None else {"bias": given.bias}
+            if self._ops.place.fuses("convolved_scan", arrays):
+                numbers |= places | _sizes(given) | {"tokens": 1, "out_from": 0}
+                outs = {"next_inputs": given.states[1], "next_state": states[1]}
+                outs["out"] = self._ops.empty((1, values))
+                self._start(name, arrays, numbers, outs)
+                return outs["out"]
+        every = {"mixed": self.convolve(given, activated=True)} | rows
+        return self._scan_rows(name, every, vectors, states, numbers, values)
+
+    def _scan_rows(
+        self,
+        name: str,
+        rows: dict[str, Tensor],
+        vectors: Tensor,
+        states: States,
+        numbers: dict[str, Any],
+        values: int,
+    ) -> Tensor:
+        """A scan over rows, in several launches if one would be too long for the device: the first one begins
+        with the state, the others go on with what it left.
         """
-        tokens = len(given["mixed"])
+        tokens = len(rows["mixed"])
         out, most = self._ops.empty((tokens, values)), self._most_tokens(name, numbers) or tokens
-        every = [self._rows(part, each) for part, each in given.items()]
+        numbers |= {"channels": 0, "count": 0}
         for first in range(0, tokens, most):
-            numbers |= {"tokens": min(most, tokens - first), "out_from": first * values}
-            for rows in every:
-                numbers |= rows.numbers_from(first)
-            arrays: dict[str, Any] = {rows.name: rows.whole for rows in every} | vectors
-            arrays["state"] = None if first else states[0]
+            arrays, places = self._rows_of(rows, first)
+            numbers |= places | {"tokens": min(most, tokens - first), "out_from": first * values}
+            arrays |= {"vectors": vectors, "state": None if first else states[0]}
             self._start(name, arrays, numbers, {"next_state": states[1], "out": out})
         return out
+
+    def _rows_of(self, rows: dict[str, Tensor], first: int = 0) -> tuple[dict[str, Any], dict[str, int]]:
+        """The memory of rows, those in one memory once, by the name of the first; and where they begin."""
+        arrays: dict[str, Any] = {}
+        places: dict[str, int] = {}
+        for each in (self._rows(name, tensor) for name, tensor in rows.items()):
+            places |= each.numbers_from(first)
+            if not arrays or each.whole.memory is not next(iter(arrays.values())).memory:
+                arrays[each.name] = each.whole
+        return arrays, places
+
+    def _together(self, *vectors: Tensor) -> Tensor:
+        """Vectors of one size as one array; a copy if they do not lie so in memory."""
+        piece = in_one_piece(vectors)
+        if piece and piece[1] == [*range(len(vectors))]:
+            return piece[0]
+        return self._ops.ready(np.concatenate([each.reshape(1, -1) for each in vectors]))
 
     def _most_tokens(self, name: str, numbers: dict[str, Any]) -> int | None:
         ask = getattr(self._ops.place, "most_tokens", None)
@@ -165,42 +229,38 @@ class DeviceRecurrence:
     def gate(self, x: Tensor, gate: Tensor) -> Tensor:
         """As `Recurrence.gate`."""
         x = x.reshape(len(x), -1, x.shape[-1])
-        whole, start, (row, group, _) = _whole(gate.reshape(x.shape))
-        return self._gate(x, whole, (start, row, group), None, 1.0, by_sigmoid=1)
+        return self._gate(x, gate.reshape(x.shape), None, 1.0, by_sigmoid=1)
 
     def gate_and_norm(
         self, x: Tensor, gate: Tensor, weight: Tensor, groups: int, eps: float, norm_first: bool
     ) -> Tensor:
         """As `Recurrence.gate_and_norm`."""
-        whole, start, (step, _) = _whole(gate)
-        parts = x.reshape(len(x), groups, -1)
-        return self._gate(
-            parts, whole, (start, step, parts.shape[2]), weight, eps, norm_first=int(norm_first)
-        )
+        gate = gate if gate.ndim == 3 else gate.reshape(len(gate), 1, -1)
+        return self._gate(x.reshape(len(x), groups, -1), gate, weight, eps, norm_first=int(norm_first))
 
     def _gate(
         self,
         x: Tensor,
         gate: Tensor,
-        places: tuple[int, int, int],
         weight: Tensor | None,
         eps: float,
         by_sigmoid: int = 0,
         norm_first: int = 0,
     ) -> Tensor:
-        """`gated_norm` of x (rows, groups, dim). `places`: the first gate, and the steps from one row, and
-        from one group, to the next.
+        """`gated_norm` of x (rows, groups, dim). A part of the gates, (rows, parts, values), is for one group
+        or more.
         """
         rows, groups, dim = x.shape
         whole, x_from, _ = _whole(x if x.is_dense else x.copy())
-        start, row_step, group_step = places
+        gates, start, (row_step, part_step, _) = _whole(gate)
         numbers = {
             "rows": rows, "groups": groups, "dim": dim, "x_from": x_from, "gate_from": start,
-            "gate_step": row_step, "gate_group": group_step, "eps": eps, "by_sigmoid": by_sigmoid,
-            "weight_step": dim if weight is not None and weight.size > dim else 0, "norm_first": norm_first,
+            "gate_step": row_step, "gate_group": part_step, "gate_each": gate.shape[2] // dim, "eps": eps,
+            "weight_step": dim if weight is not None and weight.size > dim else 0, "by_sigmoid": by_sigmoid,
+            "norm_first": norm_first,
         }  # fmt: skip
         out = self._ops.empty((rows, groups * dim))
-        self._start("gated_norm", {"x": whole, "gate": gate, "weight": weight}, numbers, {"out": out})
+        self._start("gated_norm", {"x": whole, "gate": gates, "weight": weight}, numbers, {"out": out})
         return out
 
     def _rows(self, name: str, x: Tensor) -> _Rows:
@@ -231,6 +291,11 @@ class _Rows(NamedTuple):
     def numbers_from(self, first: int) -> dict[str, int]:
         """The numbers of the rows from `first` on."""
         return {f"{self.name}_from": self.start + first * self.step, f"{self.name}_step": self.step}
+
+
+def _sizes(given: Convolution) -> dict[str, int]:
+    channels, count = given.taps.shape
+    return {"channels": channels, "count": count}
 
 
 def _whole(x: Tensor) -> tuple[Tensor, int, tuple[int, ...]]:

@@ -51,6 +51,8 @@ class TensorOps(Ops, Protocol):
 
     def dense(self, tensor: Tensor) -> Tensor: ...
 
+    def copy(self, tensor: Tensor) -> Tensor: ...
+
     def to_host(self, tensor: Tensor) -> np.ndarray: ...
 
 
@@ -252,7 +254,7 @@ class Tensor(NumPyProtocols):
 
     def copy(self) -> Tensor:
         """A C-contiguous copy."""
-        return self.ops.dense(self)
+        return self.ops.copy(self)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         """The values in another float dtype; without `copy`, itself if it has that dtype."""

@@ -15,6 +15,8 @@ _MOST_GROUPS = 2**20
 _GROUPS_OF_UNIT = 16  # on a GPU, so that few of them make the choice
 _NORMS_OF_UNIT = 8  # on a GPU, of products whose groups compute the norm before them
 _OTHERS = ("shared", "up", "shared_up")  # matrices beside `weight`, of formats of their own
+# Kernels whose text is in a header with others.
+_FAMILIES = {"mixture_up": "mixture", "mixture_down": "mixture", "linear_sum": "linear_beside"}
 _COLUMNS = 32  # of a head's matrix that a work-group multiplies: latent_append.inc
 _ROUTERS_OF_UNIT = 4  # work-groups of a CPU device that compute the norm
 
@@ -27,7 +29,7 @@ def plan(
     form: str,
     units: int,
 ) -> Plan:
-    """One of "norm_route", "mixture_up", "mixture_down" and "linear_beside"."""
+    """One of LAUNCHES."""
     return LAUNCHES[op](arrays, outs, numbers, form, units)
 
 
@@ -102,8 +104,9 @@ def _linear_beside(
     arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
 ) -> Plan:
     """The products of a row with `weight`, then with `shared` and `up`; with an activation, the first gate
-    those of `shared`, or if `paired` of the other half of `weight`, or `factors`, or ones. If there are
-    `rows`, each work-group has the row, a norm of a sum, in memory of its own.
+    those of `shared`, or if `paired` of the other half of `weight`, or `factors`, or ones; else `factors`
+    multiply those from `factors_from` on. If there are `rows`, each work-group has the row, a norm of a sum,
+    in memory of its own.
     """
     (n, k), activation = arrays["weight"].shape, numbers["activation"]
     sizes = [
@@ -115,10 +118,11 @@ def _linear_beside(
     names = ("x", "post", "residual", "scale", "norm", "weight", "shared", "up", "factors", "bias")
     memory = (*_given(arrays, *names), "rows" if own else None, "out", own)
     apart = outs["rows"].shape[1] if own else 0
-    floats = np.float32(numbers["eps"]), np.float32(numbers["factor"])
+    floats = (np.float32(numbers[name]) for name in ("eps", "factor", "gate_factor"))
     flags = np.uint32(activation), np.uint32(numbers["paired"])
+    scaled = numbers["factors_from"], arrays["factors"].size if "factors" in arrays else 0
     most = _NORMS_OF_UNIT * units if own else _MOST_GROUPS
-    arguments = (*memory, *_numbers(*sizes, k, apart), *floats, *flags)
+    arguments = (*memory, *_numbers(*sizes, k, apart, *scaled), *floats, *flags)
     launch = _launch("linear_beside", arrays, arguments, (k,), 1, tasks, form, units, most)
     return Plan((launch,), {"own": 4 * launch.groups * k} if own else {})
 
@@ -161,6 +165,19 @@ def _linear_merged(
     return Plan((launch,), {"own": 4 * launch.groups * k})
 
 
+def _linear_sum(
+    arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, Any], form: str, units: int
+) -> Plan:
+    """x times `weight`, times `factor`, plus y times `shared`, times `other_factor`."""
+    (n, k), other_k = arrays["weight"].shape, arrays["shared"].shape[1]
+    floats = np.float32(numbers["factor"]), np.float32(numbers["other_factor"])
+    arguments = ("x", "weight", "y", "shared", "out", *_numbers(n, k, other_k), *floats)
+    tasks = ceil_div(n, 2)
+    return Plan(
+        (_launch("linear_sum", arrays, arguments, (k, other_k), 1, tasks, form, units, _MOST_GROUPS),)
+    )
+
+
 def _launch(
     kernel: str,
     arrays: Mapping[str, Any],
@@ -178,8 +195,7 @@ def _launch(
     name = _format(arrays["weight"])
     formats = [name, *(_format(arrays[other]) if other in arrays else "" for other in _OTHERS)]
     formats[1] = formats[1] or name
-    own = "mixture" if kernel.startswith("mixture") else kernel
-    family = f"{own}.{'.'.join(formats).rstrip('.')}"
+    family = f"{_FAMILIES.get(kernel, kernel)}.{'.'.join(formats).rstrip('.')}"
     if form == "gpu":
         return Launch(family, kernel, arguments, rows * min(tasks, ceil_div(most, rows)), _GROUP)
     vectors = set(filter(None, formats)) <= set(VECTORS_ON_CPU) and not any(each % 32 for each in lengths)
@@ -202,5 +218,5 @@ def _numbers(*counts: int) -> tuple:
 
 LAUNCHES = {
     "norm_route": _route, "mixture_up": _up, "mixture_down": _down, "linear_beside": _linear_beside,
-    "latent_append": _latent_append, "linear_merged": _linear_merged,
+    "latent_append": _latent_append, "linear_merged": _linear_merged, "linear_sum": _linear_sum,
 }  # fmt: skip

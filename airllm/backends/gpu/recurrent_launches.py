@@ -13,27 +13,34 @@ _GROUP, _MOST_GROUPS = 256, 2**16
 # The arguments of each kernel in its order: arrays, those of which that are missing are null; counts; flags.
 _ARRAYS = {
     "convolve": ("x", "taps", "bias", "state", "next_state", "out"),
-    "delta_scan": ("mixed", "rates", "steps", "decay", "step_bias", "state", "next_state", "out"),
-    "state_scan": ("mixed", "steps", "decay", "step_bias", "skip", "state", "next_state", "out"),
-    "gated_norm": ("x", "gate", "weight", "out"),
-}
-_COUNTS = {
-    "convolve": ("tokens", "channels", "count", "x_from", "x_step"),
     "delta_scan": (
-        "tokens", "key_heads", "value_heads", "key_dim", "value_dim", "columns", "mixed_from", "mixed_step",
-        "rates_from", "rates_step", "steps_from", "steps_step", "out_from",
+        "mixed", "rates", "steps", "vectors", "taps", "bias", "inputs", "state", "next_inputs", "next_state",
+        "out", "own",
     ),
     "state_scan": (
-        "tokens", "heads", "groups", "head_dim", "state_dim", "columns", "mixed_from", "mixed_step",
-        "steps_from", "steps_step", "out_from",
+        "mixed", "steps", "vectors", "taps", "bias", "inputs", "state", "next_inputs", "next_state", "out",
+        "own",
+    ),
+    "gated_norm": ("x", "gate", "weight", "out"),
+}  # fmt: skip
+_COUNTS = {
+    "convolve": ("tokens", "channels", "count", "key_heads", "key_dim", "wide", "x_from", "x_step"),
+    "delta_scan": (
+        "tokens", "key_heads", "value_heads", "key_dim", "value_dim", "columns", "channels", "count",
+        "mixed_from", "mixed_step", "rates_from", "rates_step", "steps_from", "steps_step", "out_from",
+    ),
+    "state_scan": (
+        "tokens", "heads", "groups", "head_dim", "state_dim", "columns", "channels", "count", "mixed_from",
+        "mixed_step", "steps_from", "steps_step", "out_from",
     ),
     "gated_norm": (
-        "rows", "groups", "dim", "x_from", "gate_from", "gate_step", "gate_group", "weight_step",
+        "rows", "groups", "dim", "x_from", "gate_from", "gate_step", "gate_group", "gate_each",
+        "weight_step",
     ),
 }  # fmt: skip
 _FLAGS = {
     "convolve": ("gated", "activated"),
-    "delta_scan": ("tiled",),
+    "delta_scan": ("tiled", "joined"),
     "gated_norm": ("by_sigmoid", "norm_first"),
 }
 LAUNCHES = tuple(_ARRAYS)
@@ -49,13 +56,21 @@ def plan(
     if op.endswith("_scan"):
         tasks *= -(-wide // columns)
     numbers = dict(n) | {"columns": columns}
+    groups = min(tasks, _MOST_GROUPS)
+    own = op.endswith("_scan") and "taps" in arrays
+    scratch = {"own": 4 * groups * (_convolved(op, n) + columns)} if own else {}
     arguments = (
-        *(name if name in arrays or name in outs else None for name in _ARRAYS[op]),
+        *(name if name in arrays or name in outs or name in scratch else None for name in _ARRAYS[op]),
         *(np.uint64(numbers[name]) for name in _COUNTS[op]),
         *((np.float32(n["eps"]),) if "eps" in n else ()),
         *(np.uint32(numbers[name]) for name in _FLAGS.get(op, ())),
     )
-    return Plan((Launch("recurrent", op, arguments, min(tasks, _MOST_GROUPS), group),))
+    return Plan((Launch("recurrent", op, arguments, groups, group),), scratch)
+
+
+def _convolved(op: str, n: Mapping[str, Any]) -> int:
+    """Values of a head, besides its columns, that come from a convolution: two vectors."""
+    return 2 * (n["key_dim"] if op == "delta_scan" else n["state_dim"])
 
 
 def _grid(op: str, n: Mapping[str, Any]) -> tuple[int, int]:

@@ -58,7 +58,7 @@ def rope_append(
     """
     names = ("cos", "sin", "q_norm", "k_norm", "v_norm")
     memory = ("x", *(name if name in arrays else None for name in names), "q", "cache")
-    sizes = ("heads", "kv_heads", "q_first", "k_first", "v_first", "dim", "r")
+    sizes = ("heads", "kv_heads", "q_first", "q_step", "k_first", "v_first", "dim", "r")
     flags = numbers["interleaved"], numbers["late"], TYPES[outs["cache"].dtype.name]
     places = ("k_from", "v_from", "head_step", "q_span", "k_span")
     arguments = (

@@ -18,7 +18,7 @@ from airllm.memory.passing import Passing
 
 # Matrices of one input, which a device multiplies together: as many of them as a layer has.
 _STACKS = (
-    ("attention.q", "attention.k", "attention.v"),
+    ("attention.q", "attention.k", "attention.v", "mamba.in"),
     ("attention.q_a", "attention.q", "attention.kv_a"),
     ("feed_forward.gate", "feed_forward.up"),
     ("shared_expert.gate", "shared_expert.up"),
@@ -26,8 +26,13 @@ _STACKS = (
 )
 # Of these, the bias is no part of the product.
 _BIASED_LATER = ("delta.step",)
-# Weights of norms of one input, which a device computes together: the router's first.
-_NORMS = ("experts.router_norm", "experts.norm", "feed_forward.norm")
+# Vectors of one size that lie one after the other on a device: those of norms of one input, which it computes
+# together, the router's first; and those of the heads of a recurrent mixer.
+_VECTORS = (
+    ("experts.router_norm", "experts.norm", "feed_forward.norm"),
+    ("delta.decay", "delta.step_bias"),
+    ("mamba.decay", "mamba.step_bias", "mamba.skip"),
+)
 
 
 class PlacedLayer(Protocol):
@@ -173,8 +178,9 @@ def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) 
                 parts = [f"{name}{end}" for name in names if f"{name}{end}" in own]
                 if parts:
                     moved |= zip(parts, on_device.stack([own[name] for name in parts]), strict=True)
-    if all(name in own for name in _NORMS):
-        moved |= zip(_NORMS, on_device.stack([own[name] for name in _NORMS]), strict=True)
+    for names in _VECTORS:
+        if all(name in own for name in names):
+            moved |= zip(names, on_device.stack([own[name] for name in names]), strict=True)
     rest = {name: move(each) for name, each in own.items() if name not in moved}
     joined = join_experts(layer) if matrices else {}
     experts = {name: on_device.to_device(each.join()) for name, each in joined.items()}

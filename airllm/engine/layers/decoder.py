@@ -129,7 +129,8 @@ def mix_tokens(
     if isinstance(layer.spec.mixer, Recurrent):
         return mix_recurrently(ops, x, layer, rows)
     if not isinstance(layer.spec.mixer, Latent):
+        mixed = mix_recurrently(ops, x, layer, rows) if layer.spec.recurrent else None
         found = attention(ops, x, layer, angles, rows)
-        return found + mix_recurrently(ops, x, layer, rows) if layer.spec.recurrent else found
+        return found if mixed is None else found + mixed
     assert angles
     return latent_attention(ops, x, layer, angles, rows)

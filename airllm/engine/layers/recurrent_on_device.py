@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.recurrent import DeltaRule, Mamba2, Recurrent, ShortConv
-from airllm.backends.device.recurrent import DeltaHeads, Recurrence, StateHeads, States
+from airllm.backends.device.recurrent import Convolution, DeltaHeads, Recurrence, StateHeads, States
 from airllm.engine.layers.rows import Rows
 from airllm.memory.layers import Layer
 
@@ -28,7 +28,7 @@ def _short_conv(ops: Any, device: Recurrence, x: Any, layer: Layer, rows: Sequen
     inner, taps = ops.linear(x, layer["short_conv.in"]), layer["short_conv.filter"]
 
     def mix(part: Rows, states: States) -> Any:
-        return device.convolve(part.of(inner), taps, None, states, gated=True)
+        return device.convolve(Convolution(part.of(inner), taps, None, states), gated=True)
 
     return ops.linear(_by_sequence(layer, rows, mix), layer["short_conv.output"])
 
@@ -36,14 +36,15 @@ def _short_conv(ops: Any, device: Recurrence, x: Any, layer: Layer, rows: Sequen
 def _delta_rule(ops: Any, device: Recurrence, x: Any, layer: Layer, rows: Sequence[Rows]) -> Any:
     a = layer.spec.mixer
     assert isinstance(a, DeltaRule)
+    heads = DeltaHeads(a.key_heads, a.value_heads, a.key_dim, a.value_dim, a.tiled)
     inputs, gate = _delta_inputs(ops, x, layer, a)
     rates, steps = ops.linear(x, layer["delta.rate"]), ops.linear(x, layer["delta.step"])
-    heads = DeltaHeads(a.key_heads, a.value_heads, a.key_dim, a.value_dim, a.tiled)
     decay, bias = layer["delta.decay"], layer["delta.step_bias"]
 
     def mix(part: Rows, inner: States, matrices: States) -> Any:
-        mixed = device.convolve(part.of(inputs), layer["delta.filter"], None, inner, activated=True)
-        return device.scan_delta(mixed, part.of(rates), part.of(steps), decay, bias, matrices, heads)
+        joined = heads if a.joined else None
+        given = Convolution(part.of(inputs), layer["delta.filter"], None, inner, joined)
+        return device.scan_delta(given, part.of(rates), part.of(steps), decay, bias, matrices, heads)
 
     found, scale = _by_sequence(layer, rows, mix), layer["delta.head_scale"]
     found = device.gate_and_norm(found, gate, scale, a.value_heads, layer.config.norm_eps, norm_first=True)
@@ -51,18 +52,14 @@ def _delta_rule(ops: Any, device: Recurrence, x: Any, layer: Layer, rows: Sequen
 
 
 def _delta_inputs(ops: Any, x: Any, layer: Layer, a: DeltaRule) -> tuple[Any, Any]:
-    """Queries, keys and values of `x` side by side (rows, channels), and gates (rows, values)."""
+    """Rows with queries, keys and values of `x`, and gates (rows, values); those that lie in these rows are
+    (rows, key heads, values of one).
+    """
     if not a.joined:
         return ops.linear(x, layer["delta.qkv"]), ops.linear(x, layer["delta.gate"])
-    of_key_head = ops.linear(x, layer["delta.qkvz"]).reshape(len(x), a.key_heads, -1)
-    both, wide = 2 * a.key_dim, a.values // a.key_heads
-    parts = [(0, a.key_dim), (a.key_dim, both), (both, both + wide)]
-    inputs, at = np.empty_like(x, shape=(len(x), a.channels)), 0
-    for first, end in parts:
-        size = a.key_heads * (end - first)
-        inputs[:, at : at + size].reshape(len(x), a.key_heads, -1)[:] = of_key_head[:, :, first:end]
-        at += size
-    return inputs, of_key_head[:, :, both + wide :].reshape(len(x), a.values)
+    inputs = ops.linear(x, layer["delta.qkvz"])
+    of_key_head = inputs.reshape(len(x), a.key_heads, -1)
+    return inputs, of_key_head[:, :, of_key_head.shape[2] - a.values // a.key_heads :]
 
 
 def _mamba2(ops: Any, device: Recurrence, x: Any, layer: Layer, rows: Sequence[Rows]) -> Any:
@@ -78,8 +75,8 @@ def _mamba2(ops: Any, device: Recurrence, x: Any, layer: Layer, rows: Sequence[R
 
     def mix(part: Rows, inner: States, matrices: States) -> Any:
         bias = layer.get("mamba.filter_bias")
-        mixed = device.convolve(part.of(inputs), layer["mamba.filter"], bias, inner, activated=True)
-        return device.scan_states(mixed, part.of(steps), decay, step_bias, skip, matrices, heads)
+        given = Convolution(part.of(inputs), layer["mamba.filter"], bias, inner)
+        return device.scan_states(given, part.of(steps), decay, step_bias, skip, matrices, heads)
 
     found, scale = _by_sequence(layer, rows, mix), layer.get("mamba.scale")
     found = device.gate_and_norm(found, gate, scale, a.groups, layer.config.norm_eps, a.norm_first)

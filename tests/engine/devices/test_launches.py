@@ -67,12 +67,14 @@ def test_most_layers_of_a_token_are_six_launches(name, placed, tmp_path):
 
 @pytest.mark.parametrize("name", (
     "gemma3", "gemma2", "olmo2", "olmo3", "granite", "cohere2", "llama4", "smollm3", "ministral3",
-    "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2", "gemma4",
+    "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2", "gemma4", "qwen3_5",
+    "qwen3_5_moe", "qwen3_next", "granite_hybrid", "granite_hybrid_moe", "lfm2_moe", "nemotron_h",
+    "falcon_h1",
 ))  # fmt: skip
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     """Norms of what a half adds; factors of it; norms of whole rows of queries and keys, norms after their
     rotation, layers without rotation, temperatures; experts beside a dense feed-forward; no gate; layers with
-    inputs of their own.
+    inputs of their own; recurrent mixers, alone and beside attention; gates of what attention finds.
     """
     quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
     check_launches(path, placed)
@@ -210,6 +212,78 @@ def test_products_of_a_row_with_three_formats(formats, ops):
     np.testing.assert_allclose(total.numpy(), wide[1] + rms(wide[0], post), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("of", ("q4_0", "float32"))
+def test_some_products_of_a_row_are_scaled(of, ops):
+    """One of several is multiplied in place, as part of their launch. Asked for again, it is the product."""
+    rng, k = np.random.default_rng(11), 96
+    x, factors = rng.standard_normal((1, k), np.float32), rng.standard_normal(9, np.float32)
+    stored, exact = zip(*(weight_of(rng, of, (n, k)) for n in (7, 9)), strict=True)
+    there, scale, weights = ops.to_device(x), ops.to_device(factors), ops.stack(stored)
+    start = launched(ops)
+    second = ops.linear(there, weights[1])
+    second *= scale
+    near(second.numpy()[0], exact[1] @ x[0] * factors)
+    near(ops.linear(there, weights[0]).numpy()[0], exact[0] @ x[0])
+    if ops.name() == "opencl":
+        assert launched(ops) - start == 1
+    near(ops.linear(there, weights[1]).numpy()[0], exact[1] @ x[0])
+
+
+@pytest.mark.parametrize("used", ("", "gate", "changed"))
+@pytest.mark.parametrize("of", ("q4_0", "q5_1", "float32"))
+def test_a_gate_times_a_number_is_part_of_the_gated_product(of, used, ops):
+    """`used`: the gate is used before, or has other values before it gates."""
+    rng, k = np.random.default_rng(12), 96
+    x = rng.standard_normal((1, k), np.float32)
+    stored, exact = zip(*(weight_of(rng, of, (9, k)) for _ in range(2)), strict=True)
+    there, weights = ops.to_device(x), ops.stack(stored)
+    start = launched(ops)
+    first, up = (ops.linear(there, each) for each in weights)
+    gate = first * np.float32(0.5)
+    of_gate = exact[0] @ x[0]
+    if used == "gate":
+        near(gate.numpy()[0], of_gate / 2)
+    if used == "changed":
+        first += first
+    wanted = of_gate / 2 / (1 + np.exp(-of_gate / 2)) * (exact[1] @ x[0])
+    near(ops.swiglu(gate, up).numpy()[0], wanted)
+    if ops.name() == "opencl" and not used:
+        assert launched(ops) - start == 1
+
+
+@pytest.mark.parametrize("in_place", (False, True))
+@pytest.mark.parametrize("formats", (("q4_0", "q4_0"), ("q8_0", "q6_k"), ("float32", "q4_0")))
+def test_the_sum_of_two_products_is_one_launch(formats, in_place, ops):
+    """Each times a number, or not; rows of two lengths. What one of them reads may get other values."""
+    rng, lengths = np.random.default_rng(13), (256, 512)
+    rows = [rng.standard_normal((1, k), np.float32) / np.float32(np.sqrt(k)) for k in lengths]
+    stored, exact = zip(
+        *(weight_of(rng, of, (9, k)) for of, k in zip(formats, lengths, strict=True)), strict=True
+    )
+    there, weights = [ops.to_device(each) for each in rows], [ops.to_device(each) for each in stored]
+    parts = [weight @ row[0] for weight, row in zip(exact, rows, strict=True)]
+    for factors in ((1.0, 1.0), (0.5, 1.0), (0.5, 0.25)):
+        start = launched(ops)
+        products = (ops.linear(row, weight) for row, weight in zip(there, weights, strict=True))
+        one, other = (
+            each if f == 1 else each * np.float32(f) for each, f in zip(products, factors, strict=True)
+        )
+        total = np.add(one, other, out=one) if in_place else one + other
+        found = (total + total).numpy()[0] / 2
+        if ops.name() == "opencl":
+            assert launched(ops) - start == 2
+        near(found, parts[0] * factors[0] + parts[1] * factors[1])
+    one, other = (ops.linear(row, weight) for row, weight in zip(there, weights, strict=True))
+    total = one + other
+    there[0] += there[0]
+    near(total.numpy()[0], sum(parts))
+    near(one.numpy()[0], parts[0])
+
+
+def near(found: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-5 * np.abs(wanted).max())
+
+
 def test_products_are_of_the_values_that_a_row_had(ops):
     """A row that is a sum gets other values before its product is used."""
     rng = np.random.default_rng(9)
@@ -332,20 +406,25 @@ def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * r :]], axis=-1)
 
 
-@pytest.mark.parametrize("norms", ("", "head", "row", "late", "values"))
+@pytest.mark.parametrize("norms", ("", "head", "row", "late", "values", "gated"))
 @pytest.mark.parametrize("pairs", (0, 5, 8))
 def test_heads_go_to_the_cache_in_one_launch(pairs, norms, ops):
-    """Rotated or not, with a factor of the queries; values from matrices of their own, or the keys'."""
+    """Rotated or not, with a factor of the queries; values from matrices of their own, or the keys'. `gated`:
+    each head of queries has a gate beside it, so queries are a copy, which is part of the launch.
+    """
     rng, heads, kv_heads, dim = np.random.default_rng(8), 3, 2, 16
     sizes = [heads * dim, kv_heads * dim, kv_heads * dim][: 2 if norms == "values" else 3]
+    sizes[0] *= 2 if norms == "gated" else 1
     matrices = [rng.standard_normal((n, 64), np.float32) / 8 for n in sizes]
     x, cos, sin = (rng.standard_normal(s, np.float32) for s in ((1, 64), (1, 1, pairs), (1, 1, pairs)))
-    spans = {"head": (dim, dim), "late": (dim, dim), "row": sizes[:2], "values": (dim, dim)}.get(norms, ())
+    spans = sizes[:2] if norms == "row" else (dim, dim) if norms else ()
     weights = [rng.standard_normal(n, np.float32) for n in spans]
     moved_x, c, s, *w = map(ops.to_device, (x, cos, sin, *weights))
     kept = ops.to_device(np.zeros((2, kv_heads, 4, dim), np.float32))
     parts = [ops.linear(moved_x, each) for each in ops.stack(matrices)]
     parts = [part.reshape(1, -1, dim) for part in parts]
+    if norms == "gated":
+        parts[0] = parts[0].reshape(1, heads, -1)[:, :, :dim].copy()
     start = launched(ops)
 
     def normalized(i: int, part: Any) -> Any:
@@ -366,6 +445,7 @@ def test_heads_go_to_the_cache_in_one_launch(pairs, norms, ops):
     if ops.name() == "opencl":
         assert launched(ops) - start == 1
     exact = [(each.astype(np.float64) @ x[0]).reshape(-1, dim) for each in matrices]
+    exact[0] = exact[0][:: 2 if norms == "gated" else 1]
 
     def placed_exactly(i: int) -> np.ndarray:
         part = exact[i]

@@ -8,7 +8,7 @@ import pytest
 from airllm import tensor_ops
 from airllm.backends import registry
 from airllm.backends.device.faults import MEMORY, DeviceFault
-from airllm.backends.device.recurrent import DeltaHeads, StateHeads
+from airllm.backends.device.recurrent import Convolution, DeltaHeads, StateHeads
 from airllm.engine.devices.fallback import BackendFallback
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support.engines import device_models
@@ -67,15 +67,18 @@ def test_a_prompt_of_many_tokens_is_no_more_launches(name, placed):
         assert many.launches == few.launches
 
 
-@pytest.mark.parametrize("name", ("lfm2", "qwen3_5", "granite_hybrid"))
+@pytest.mark.parametrize("name", (
+    "lfm2", "qwen3_5", "qwen3_5_moe", "qwen3_next", "granite_hybrid", "granite_hybrid_moe", "nemotron_h",
+    "falcon_h1", "falcon_h1_norm",
+))  # fmt: skip
 def test_a_layer_of_a_token_is_few_launches(name, placed):
-    """Without experts. The gate of Qwen 3.5's attention is in its queries, so they are computed apart."""
+    """In folders, whose matrices may be joined, and have multipliers."""
     with open_engine(DATA / name, placed) as engine:
         engine.forward(TEXTS[1][:-1], cache := engine.new_cache())
         start = counts(placed)
         engine.forward(TEXTS[1][-1:], cache)
         most = (counts(placed) - start).launches - 3 - (engine.config.embedding_scale != 1)
-        assert most <= 8 * engine.config.layers + (name == "qwen3_5")
+        assert most <= 8 * engine.config.layers
 
 
 @pytest.mark.parametrize("name", ("qwen3_5", "qwen3_next", "falcon_h1"))
@@ -250,7 +253,7 @@ def test_convolutions(gated, biased, tokens, backend):
     states = ops.to_device(state), ops.empty(state.shape)
     given_bias = ops.to_device(bias) if biased else None
     there = placed_in(ops, x, x.shape[1] + 9, 5)
-    found = device.convolve(there, ops.to_device(taps), given_bias, states, not gated, gated)
+    found = device.convolve(Convolution(there, ops.to_device(taps), given_bias, states), not gated, gated)
     near(found.numpy(), wanted)
     near(states[1].numpy(), inputs[tokens:])
     np.testing.assert_array_equal(states[0].numpy(), state)
@@ -262,15 +265,42 @@ def scan_in_several_launches(ops, monkeypatch) -> None:
         monkeypatch.setattr(ops.place, "most_tokens", lambda *given: 3, raising=False)
 
 
+def convolution_of(
+    ops, rng, tokens: int, channels: int, biased: bool, order: np.ndarray, rest: int = 0, joined=None
+) -> tuple[Convolution, np.ndarray, np.ndarray]:
+    """A convolution, what it is by silu, and its state afterwards. `order`: where channels are in rows of x,
+    which have `rest` more values.
+    """
+    count = 4
+    x, taps = normal(rng, tokens, channels + rest), normal(rng, channels, count)
+    state, bias = normal(rng, count - 1, channels), normal(rng, channels) if biased else None
+    inputs = np.concatenate([state, x[:, order]]).astype(np.float64)
+    mixed = np.stack([(inputs[t : t + count] * taps.T).sum(axis=0) for t in range(tokens)])
+    states = ops.to_device(state), ops.empty(state.shape)
+    given_bias = ops.to_device(bias) if biased else None
+    given = Convolution(placed_in(ops, x, x.shape[1] + 9, 5), ops.to_device(taps), given_bias, states, joined)
+    return given, silu(mixed + bias if biased else mixed), inputs[tokens:]
+
+
 @pytest.mark.parametrize("parted", (False, True))
+@pytest.mark.parametrize("joined", (False, True))
 @pytest.mark.parametrize("tiled", (False, True))
 @pytest.mark.parametrize("tokens", (1, 13))
-def test_scans_of_the_delta_rule(tokens, tiled, parted, backend, monkeypatch):
+def test_scans_of_the_delta_rule(tokens, tiled, joined, parted, backend, monkeypatch):
+    """With the convolution before it. `joined`: rows have queries, keys, values and gates by key head."""
     ops, device = recurrence_of(backend)
     if parted:
         scan_in_several_launches(ops, monkeypatch)
     heads, rng = DeltaHeads(2, 6, 8, 70, tiled), np.random.default_rng(tokens)
-    mixed, rates = normal(rng, tokens, 2 * 2 * 8 + heads.values), normal(rng, tokens, 6)
+    channels, order, rest = 2 * 2 * 8 + heads.values, np.arange(32 + heads.values), 0
+    if joined:
+        by_key_head, rest = np.arange(32 + 2 * heads.values).reshape(2, -1), heads.values
+        stops = np.cumsum((8, 8, heads.values // 2))
+        order = np.concatenate([each.ravel() for each in np.split(by_key_head, stops, axis=1)[:3]])
+    given_inputs, mixed, left = convolution_of(
+        ops, rng, tokens, channels, False, order, rest, heads if joined else None
+    )
+    rates = normal(rng, tokens, 6)
     steps, decay, bias = 4 * normal(rng, tokens, 6), -np.abs(normal(rng, 6)), normal(rng, 6)
     first = normal(rng, 6, 8, 70)
     q, k = (mixed[:, at : at + 16].reshape(tokens, 2, 8).astype(np.float64) for at in (0, 16))
@@ -289,19 +319,23 @@ def test_scans_of_the_delta_rule(tokens, tiled, parted, backend, monkeypatch):
     states = ops.to_device(first), ops.empty(first.shape)
     given = placed_in(ops, rates, 31, 3), placed_in(ops, steps, 17, 7)
     vectors = ops.to_device(decay), ops.to_device(bias)
-    found = device.scan_delta(ops.to_device(mixed), *given, *vectors, states, heads)
+    found = device.scan_delta(given_inputs, *given, *vectors, states, heads)
     near(found.numpy(), np.stack(wanted))
     near(states[1].numpy(), state)
+    near(given_inputs.states[1].numpy(), left)
 
 
 @pytest.mark.parametrize("parted", (False, True))
+@pytest.mark.parametrize("biased", (False, True))
 @pytest.mark.parametrize("tokens", (1, 13))
-def test_scans_of_state_spaces(tokens, parted, backend, monkeypatch):
+def test_scans_of_state_spaces(tokens, biased, parted, backend, monkeypatch):
+    """With the convolution before it."""
     ops, device = recurrence_of(backend)
     if parted:
         scan_in_several_launches(ops, monkeypatch)
     heads, rng = StateHeads(6, 2, 70, 8), np.random.default_rng(tokens)
-    mixed, steps = normal(rng, tokens, heads.values + 2 * 2 * 8), 4 * normal(rng, tokens, 6)
+    channels, steps = heads.values + 2 * 2 * 8, 4 * normal(rng, tokens, 6)
+    given, mixed, left = convolution_of(ops, rng, tokens, channels, biased, np.arange(channels))
     decay, bias, skip = -np.abs(normal(rng, 6)), normal(rng, 6), normal(rng, 6)
     first = normal(rng, 6, 8, 70)
     state, wanted = first.astype(np.float64), []
@@ -315,9 +349,42 @@ def test_scans_of_state_spaces(tokens, parted, backend, monkeypatch):
         wanted.append(np.concatenate(read))
     states = ops.to_device(first), ops.empty(first.shape)
     vectors = (ops.to_device(each) for each in (decay, bias, skip))
-    found = device.scan_states(ops.to_device(mixed), placed_in(ops, steps, 17, 7), *vectors, states, heads)
+    found = device.scan_states(given, placed_in(ops, steps, 17, 7), *vectors, states, heads)
     near(found.numpy(), np.stack(wanted))
     near(states[1].numpy(), state)
+    near(given.states[1].numpy(), left)
+
+
+@pytest.mark.parametrize("most", (256, 8))
+def test_a_convolution_is_part_of_the_scan_of_a_token(most, placed, monkeypatch):
+    """Where rates and steps lie in the rows of x, as products of one row do. WebGPU: of long vectors, it is a
+    launch of its own.
+    """
+    ops, device = recurrence_of(placed)
+    if placed == "webgpu":
+        import tensor_ops_webgpu.recurrent_launches as launches
+
+        monkeypatch.setattr(launches, "_LONGEST_VECTOR", most)
+    heads, rng, channels = DeltaHeads(2, 6, 16, 70, False), np.random.default_rng(3), 64 + 420
+    x, taps, state = normal(rng, 1, channels + 12), normal(rng, channels, 4), normal(rng, 3, channels)
+    decay, bias, matrices = -np.abs(normal(rng, 6)), normal(rng, 6), normal(rng, 6, 16, 70)
+    row, vectors = ops.to_device(x), ops.stack([decay, bias])
+
+    def scan(convolve: bool) -> list[np.ndarray]:
+        before = ops.to_device(state), ops.empty(state.shape)
+        of_heads = ops.to_device(matrices), ops.empty(matrices.shape)
+        rates, steps = row[:, channels : channels + 6], row[:, channels + 6 :]
+        given = Convolution(row[:, :channels], ops.to_device(taps), None, before)
+        start = counts(placed).launches
+        found = device.scan_delta(given, rates, steps, *vectors, of_heads, heads)
+        if placed != "webgpu":  # whose launches wait
+            assert counts(placed).launches - start == 1 + convolve
+        return [each.numpy() for each in (found, before[1], of_heads[1])]
+
+    one = scan(convolve=False)
+    monkeypatch.setattr(type(ops.place), "fuses", lambda *given: False)
+    for first, second in zip(one, scan(convolve=True), strict=True):
+        near(first, second)
 
 
 @pytest.mark.parametrize("norm_first", (False, True))

@@ -38,6 +38,9 @@ def expert_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
                 for normed in (False, True):
                     family = f"linear_beside.{'.'.join(of)}"
                     yield family, *_linear_beside(rng, form, of, k, activation, second, normed)
+            for each in (False, True):
+                family = f"linear_beside.{'.'.join(formats)}"
+                yield family, *_linear_sum(rng, form, formats, k, longer=each)
     for normed in (False, True):
         family = f"linear_beside.{'.'.join(THREE)}"
         yield family, *_linear_beside(rng, form, THREE, 256, 0, "other", normed)
@@ -212,8 +215,8 @@ def _linear_beside(
     normed: bool,
 ) -> tuple[Case, Plan]:
     """Odd numbers of rows of all matrices, with a bias; gated, as many. Without the second, factors or ones
-    are gated, and both formats are the first; "paired", it is in the first. With `normed`, the row is the
-    norm of a sum.
+    are gated, and both formats are the first; "paired", it is in the first, and the gate has a factor. With
+    `normed`, the row is the norm of a sum, and without an activation, some products have factors.
     """
     x = normal(rng, (1, k)) / np.float32(np.sqrt(k))
     sizes = (5, 5) if activation else (5, 3, 7)[: len(formats)]
@@ -225,12 +228,15 @@ def _linear_beside(
     if not activation:
         arrays |= dict(zip(("shared", "up"), (stored for stored, _ in pairs[1:]), strict=False))
         arrays["bias"], exact = bias, np.concatenate(parts, -1) + bias
+        if normed:
+            arrays["factors"] = normal(rng, (4,))
+            exact[:, 3:7] *= arrays["factors"]
     elif second in ("other", "paired"):
         exact = activated(parts[0], activation) * parts[1]
         if second == "paired":
             arrays["weight"], values = weight_of(rng, formats[0], (10, k))
             gate, up = np.split(row.astype(np.float64) @ values.T, 2, axis=-1)
-            exact = activated(gate, activation) * up
+            exact = activated(gate * 0.5, activation) * up
         else:
             arrays["shared"] = pairs[1][0]
     else:
@@ -238,9 +244,25 @@ def _linear_beside(
         exact = activated(parts[0] + bias[:5], activation) * factors
         arrays |= {"bias": bias[:5]} | ({"factors": factors} if second == "factors" else {})
     numbers = {"activation": activation, "paired": int(second == "paired")} | numbers
+    numbers |= {"gate_factor": 0.5 if second == "paired" else 1.0, "factors_from": 0 if activation else 3}
     places = {"out": At(exact)} | {name: At(each) for name, each in outs.items()}
     plan = mixture_launches.plan("linear_beside", arrays, places, numbers, form, 1)
     return Case("linear_beside", arrays, {"out": exact} | outs, numbers), plan
+
+
+def _linear_sum(
+    rng: np.random.Generator, form: str, formats: tuple[str, str], k: int, longer: bool
+) -> tuple[Case, Plan]:
+    """An odd number of columns; the second row may be longer."""
+    n, lengths = 5, (k, 2 * k if longer else k)
+    x, y = (normal(rng, (1, each)) / np.float32(np.sqrt(each)) for each in lengths)
+    pairs = [weight_of(rng, name, (n, each)) for name, each in zip(formats, lengths, strict=True)]
+    (weight, first), (other, second) = pairs
+    exact = 0.5 * (x.astype(np.float64) @ first.T) - 1.5 * (y.astype(np.float64) @ second.T)
+    arrays = {"x": x, "weight": weight, "y": y, "shared": other}
+    numbers = {"factor": 0.5, "other_factor": -1.5}
+    plan = mixture_launches.plan("linear_sum", arrays, {"out": At(exact)}, numbers, form, 1)
+    return Case("linear_sum", arrays, {"out": exact}, numbers), plan
 
 
 def _row(rng: np.random.Generator, x: np.ndarray) -> tuple[dict, dict, dict, np.ndarray]:

@@ -63,7 +63,7 @@ def tensor_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
             plan = tensor_launches.combine(given, At(np.empty(x.shape, np.float32)), parameters, grid)
             yield "elements", Case("combine", {"x": x, "y": other}, {"out": exact}, parameters), plan
     for interleaved in (0, 1):
-        for norms in ("", "head", "row", "late"):
+        for norms in ("", "head", "row", "late", "gated"):
             yield "elements", *_rope_append(rng, interleaved, norms, grid)
     for rows, centered in ((1, 0), (3, 1)):
         yield "elements", *_residual_norms(rng, rows, centered, grid)
@@ -79,15 +79,17 @@ def _rope_append(
     rng: np.random.Generator, interleaved: int, norms: str, grid: tuple[int, int]
 ) -> tuple[Case, Plan]:
     """Into a cache with room for one token, all of which is then written. `norms`: of heads or of whole rows,
-    or after the rotation.
+    or after the rotation. "gated": of heads whose queries have gates beside them.
     """
     r, sizes = 4, (_HEADS, _KV_HEADS)
-    x = normal(rng, (_HEADS + 2 * _KV_HEADS, _DIM))
+    step = 2 if norms == "gated" else 1
+    x = normal(rng, (_HEADS * step + 2 * _KV_HEADS, _DIM))
     cos, sin = normal(rng, (r,)), normal(rng, (r,))
     spans = [n * _DIM if norms == "row" else _DIM for n in sizes]
     weights = {name: normal(rng, (span,)) for name, span in zip(("q_norm", "k_norm"), spans, strict=True)}
     weights = weights | {"v_norm": normal(rng, (_DIM,))} if norms else {}
-    parts = np.split(x.astype(np.float64), np.cumsum(sizes))
+    parts = np.split(x.astype(np.float64), np.cumsum((_HEADS * step, _KV_HEADS)))
+    parts[0] = parts[0][::step]
 
     def normalized(part: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         if weight is None:
@@ -109,11 +111,10 @@ def _rope_append(
     kept = np.stack([placed(parts[1], k), normalized(parts[2], v)])
     arrays = {"x": x, "cos": cos, "sin": sin, **weights}
     numbers = {
-        "heads": _HEADS, "kv_heads": _KV_HEADS, "q_first": 0, "k_first": _HEADS,
-        "v_first": _HEADS + _KV_HEADS, "dim": _DIM, "r": r, "interleaved": interleaved,
-        "late": int(norms == "late"), "k_from": 0,
-        "v_from": _KV_HEADS * _DIM, "head_step": _DIM, "q_span": spans[0], "k_span": spans[1], "eps": 0.25,
-        "factor": 0.5,
+        "heads": _HEADS, "kv_heads": _KV_HEADS, "q_first": 0, "q_step": step,
+        "k_first": _HEADS * step, "v_first": _HEADS * step + _KV_HEADS, "dim": _DIM, "r": r,
+        "interleaved": interleaved, "late": int(norms == "late"), "k_from": 0, "v_from": _KV_HEADS * _DIM,
+        "head_step": _DIM, "q_span": spans[0], "k_span": spans[1], "eps": 0.25, "factor": 0.5,
     }  # fmt: skip
     plan = tensor_launches.rope_append(arrays, {"cache": np.empty(kept.shape, np.float32)}, numbers, grid)
     return Case("rope_append", arrays, {"q": placed(parts[0], q) / 2, "cache": kept}, numbers), plan

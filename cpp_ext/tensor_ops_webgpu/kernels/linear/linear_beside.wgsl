@@ -1,13 +1,17 @@
 // out = row @ [b; shared; up]^T + bias for one row, or, with an activation, activation(row @ b^T) * (row @
-// shared^T), where `shared` may be the other half of b, `paired`, or `factors`, or ones: see linear_beside of the
-// GPU kernels (common/linear_beside.inc). LANES invocations take a row of a matrix together.
+// shared^T), where `shared` may be the other half of b, `paired`, or `factors`, or ones; without an activation,
+// `factors` multiply some products: see linear_beside of the GPU kernels (common/linear_beside.inc). LANES invocations take a row of a matrix together.
 fn value(lane: u32, col: u32) -> f32 {
   let sums = column_sums(lane);
+  if (numbers.activation == 0u) {
+    let scaled = col >= numbers.factors_from && col - numbers.factors_from < numbers.factors_n;
+    return (sums.x + bias_at(col)) * select(1.0, factors_at(select(0u, col - numbers.factors_from, scaled)), scaled);
+  }
   var up = sums.y;
   if (numbers.shared_type == 0u && numbers.paired == 0u) {
     up = select(1.0, factors_at(col), numbers.factors_type != 0u);
   }
-  return gated_value(numbers.activation, sums.x + bias_at(col), up, 0.0, 0.0);
+  return gated_value(numbers.activation, (sums.x + bias_at(col)) * numbers.gate_factor, up, 0.0, 0.0);
 }
 
 // An invocation's part of the product with row `col` of a matrix: 0 is b, 1 shared, 2 up; and of that which this

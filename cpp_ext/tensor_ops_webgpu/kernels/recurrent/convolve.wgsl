@@ -3,7 +3,8 @@ fn input_at(at: u32, channel: u32) -> f32 {
   if (at + 1u < numbers.count) {
     return state_at(at * numbers.channels + channel);
   }
-  let i = numbers.x_from + (at + 1u - numbers.count) * numbers.x_step + channel;
+  let place = place_of(channel, numbers.key_heads, numbers.key_dim, numbers.wide);
+  let i = numbers.x_from + (at + 1u - numbers.count) * numbers.x_step + place;
   if (numbers.gated == 0u) {
     return x_at(i);
   }

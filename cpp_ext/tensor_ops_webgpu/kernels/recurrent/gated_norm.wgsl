@@ -11,7 +11,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   for (var task = group.x; task < numbers.rows * numbers.parts; task += groups.x) {
     let part = task % numbers.parts;
     let first = numbers.x_from + task * numbers.dim;
-    let gate = numbers.gate_from + task / numbers.parts * numbers.gate_step + part * numbers.gate_group;
+    let of_row = numbers.gate_from + task / numbers.parts * numbers.gate_step;
+    let among = part / numbers.gate_each * numbers.gate_group + part % numbers.gate_each * numbers.dim;
+    let gate = of_row + among;
     var squares = Sum();
     for (var i = lid; i < numbers.dim; i += GROUP) {
       var v = x_at(first + i);

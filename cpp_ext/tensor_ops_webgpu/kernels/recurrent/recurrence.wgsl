@@ -3,13 +3,22 @@
 // `next_state` has it already.
 fn before_at(token: u32, i: u32) -> f32 {
   if (token == 0u && numbers.state_type != 0u) {
-    return bitcast<f32>(state_words[i]);
+    return state_at(i);
   }
   return bitcast<f32>(next_state_words[i]);
 }
 
 fn mixed_row(i: u32) -> f32 {
   return bitcast<f32>(mixed_words[i]);
+}
+
+// Rates and steps that are not given are in `mixed`.
+fn step_of(token: u32, head: u32) -> f32 {
+  let i = numbers.steps_from + token * numbers.steps_step + head;
+  if (numbers.steps_type == 0u) {
+    return mixed_row(i);
+  }
+  return steps_at(i);
 }
 
 // log(1 + exp(x)). WGSL has no log of 1 + a small number.

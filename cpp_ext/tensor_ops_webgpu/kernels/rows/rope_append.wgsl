@@ -71,22 +71,25 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     var kind = QUERY;
     var number = row;
     var first = numbers.q_first;
+    var step = numbers.q_step;
     var span = numbers.q_span;
     var has_norm = numbers.q_norm_type != 0u;
     if (row >= numbers.heads + numbers.kv_heads) {
       kind = VALUE;
       number = row - numbers.heads - numbers.kv_heads;
       first = numbers.v_first;
+      step = 1u;
       span = numbers.d;
       has_norm = numbers.v_norm_type != 0u;
     } else if (row >= numbers.heads) {
       kind = KEY;
       number = row - numbers.heads;
       first = numbers.k_first;
+      step = 1u;
       span = numbers.k_span;
       has_norm = numbers.k_norm_type != 0u;
     }
-    var head = Head(kind, (first + number) * numbers.d, 0u, 0.0);
+    var head = Head(kind, (first + number * step) * numbers.d, 0u, 0.0);
     if (has_norm) {
       var all = head.start;
       if (span > numbers.d) {
