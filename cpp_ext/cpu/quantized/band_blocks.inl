@@ -3,9 +3,9 @@
 #ifndef AIRLLM_BAND_BLOCKS_INL
 #define AIRLLM_BAND_BLOCKS_INL
 #include "blocks_codes.inl"
-#include "gemv_256.inl"
 #include "gemv_32.inl"
 #include "interleaved.h"
+#include "panels_256.inl"
 
 namespace cpu::ISA {
 namespace {
@@ -147,18 +147,6 @@ struct NoLaneScales {
 INLINE NoLaneScales lane_scales(const BandBlock<TQ2_0>&) { return {}; }
 
 // ---- codes
-
-// How the codes of a format are multiplied. kSigned: with signs, else less kZero. On sets whose dot product
-// takes no signs, signed codes have kSignedZero added.
-template <bool kSignedOf, int kZeroOf, int kLargestOf>
-struct Codes256 {
-  static constexpr bool kSigned = kSignedOf && !kSignedZero;
-  static constexpr int kZero = kSignedOf ? kSignedZero : kZeroOf, kLargest = kLargestOf;
-};
-template <class F>
-struct CodesOf : Codes256<F::kSigned, F::kZero, F::kLargest> {};
-template <>
-struct CodesOf<TQ2_0> : Codes256<false, 1, 3> {};  // the bits, which are one more than the codes
 
 // Field f of the word with the low bits at byte 4 * word.
 template <class F>

@@ -4,11 +4,27 @@
 #define AIRLLM_PANELS_256_INL
 #include "../simd/matrix_products.inl"
 #include "../simd/transpose.inl"
+#include "blocks_codes.inl"
 #include "gemv_256.inl"
 
 namespace cpu::ISA {
 namespace {
 namespace stored {
+
+// How the codes of a format are multiplied. kSigned: with signs, else less kZero. On sets whose dot product
+// takes no signs, signed codes have kSignedZero added.
+template <bool kSignedOf, int kZeroOf, int kLargestOf>
+struct Codes256 {
+  static constexpr bool kSigned = kSignedOf && !kSignedZero;
+  static constexpr int kZero = kSignedOf ? kSignedZero : kZeroOf;
+  static constexpr int kLargest = kLargestOf + (kSignedOf ? kSignedZero : 0);
+};
+template <class F>
+struct CodesOf : Codes256<F::kSigned, F::kZero, F::kLargest> {};
+template <>  // one more than the digits
+struct CodesOf<TQ1_0> : Codes256<false, 1, 2> {};
+template <>
+struct CodesOf<TQ2_0> : Codes256<false, 1, 2> {};
 
 // Whether sums of pairs of products are multiplied by words, or sums of four by integers.
 #ifdef PAIRS_U8_I8
@@ -57,9 +73,9 @@ constexpr bool are_runs_whole() {
 }
 
 // The steps whose sums of pairs fit 16 bits.
-template <class F>
+template <class F, class C>
 constexpr int steps_of_chain() {
-  constexpr int kFit = 32767 / (2 * 127 * F::kLargest), kMost = F::kSigned ? 2 : steps_of_run<F>();
+  constexpr int kFit = 32767 / (2 * 127 * C::kLargest), kMost = C::kSigned ? 2 : steps_of_run<F>();
   return kFit >= kMost ? kMost : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
 }
 
@@ -83,14 +99,13 @@ struct Arithmetic256 {
   static constexpr bool kSigned = kSignedOf, kOffset = kOffsetOf, kSmall = kSmallOf;
   static constexpr int step(int run, int i) { return step_of<kRun, kApart>(run, i); }
 };
-// C: how the codes are multiplied, if not as F has them.
-template <class F, int kChain, class C = F>
+template <class F, int kChain, class C = CodesOf<F>>
 using ArithmeticBy =
     Arithmetic256<steps_of_run<F>(), places_apart<F>(), kChain, C::kSigned ? 16 : 256 / F::kUnit, C::kSigned,
                   F::kOffset, C::kSigned ? 0 : C::kZero,
                   !kInPairs<C> && fits_word(steps_of_run<F>(), C::kSigned, C::kLargest)>;
 template <class F>
-using ArithmeticOf = ArithmeticBy<F, steps_of_chain<F>()>;
+using ArithmeticOf = ArithmeticBy<F, steps_of_chain<F, CodesOf<F>>()>;
 
 template <class A>
 struct Panel256 {
@@ -112,9 +127,9 @@ INLINE void transpose_words(int32_t (*to)[LANES], int first, const FourInts* row
 }
 
 // The scale of one sub-block of each row, from the words of two: as an integer, or twice as a word.
-template <class F>
+template <class A>
 INLINE Int scale_of_pair(Int words, int odd) {
-  if (!kInPairs<F>) return odd ? words >> 16 : words << 16 >> 16;
+  if (!kInPairs<A>) return odd ? words >> 16 : words << 16 >> 16;
   const Bits bits = (Bits)words;
   return odd ? (Int)(bits >> 16 | (bits & 0xffff0000u)) : (Int)((bits & 0xffffu) | bits << 16);
 }
@@ -151,12 +166,19 @@ INLINE void unpack_scales(PanelOf<F>* panel, const char* const (&w)[LANES], int6
     }
   for (int run = 0; run < PanelOf<F>::kRuns; ++run) {
     const int sub = order<F>.sub_block[ArithmeticOf<F>::step(run, 0) / 4];
-    const Int scale = scale_of_pair<F>(load_int(pairs[sub / 2]), sub % 2);
+    const Int scale = scale_of_pair<ArithmeticOf<F>>(load_int(pairs[sub / 2]), sub % 2);
     store_int(panel->scales[run], scale_of_run<ArithmeticOf<F>>(scale));
   }
-  if (!F::kOffset && kHasZero<F>)
+  if (!F::kOffset && kHasZero<ArithmeticOf<F>>)
     for (int i = 0; i < 4 * kWords; ++i)
-      store_int(panel->factors[i], words_by(load_int(pairs[i]), -F::kZero));
+      store_int(panel->factors[i], words_by(load_int(pairs[i]), -ArithmeticOf<F>::kZero));
+}
+
+// Codes as a panel has them.
+template <class F>
+INLINE Int codes_of_panel(Bytes codes) {
+  constexpr bool kMoved = F::kSigned && !ArithmeticOf<F>::kSigned;
+  return (Int)(kMoved ? codes + (int8_t)ArithmeticOf<F>::kZero : codes);
 }
 
 // The block at byte `at` of each row.
@@ -166,7 +188,7 @@ INLINE void unpack_panel(PanelOf<F>* panel, const char* const (&w)[LANES], int64
   const typename F::PanelReader codes[LANES] = {typename F::PanelReader(w[I] + at)...};
 #pragma GCC unroll 16  // makes the number a constant
   for (int vector = 0; vector < 256 / kStep; ++vector) {
-    Int rows[LANES] = {(Int)codes[I].vector(vector)...};
+    Int rows[LANES] = {codes_of_panel<F>(codes[I].vector(vector))...};
 #ifdef PRODUCTS_OF_PAIRS
     for (int i = 0; i < 2; ++i) {
       store_int(panel->codes[vector * LANES + i], low_halves(rows[2 * i], rows[2 * i + 1]));
