@@ -211,13 +211,13 @@ def _of_mixture(launch: Launch) -> list[str]:
 
     def renamed(name: str, stored: str) -> str:
         found = products(name, stored)
-        if launch.kernel == "linear_sum":
+        if "y" in launch.inputs and stored.startswith("shared"):
             found = _of_other_row(found)
         names = "|".join(_FUNCTIONS.findall(found))
         return re.sub(rf"\b({names})\(", rf"\1_{stored}(", found)
 
     row = _file("normed_row") if launch.kernel == "normed_linear" else _ROW
-    row += _of_other_row(_ROW) if launch.kernel == "linear_sum" else ""
+    row += _of_other_row(_ROW) if "y" in launch.inputs else ""
     parts = [_ONE_FORMAT.format(lanes=launch.lanes), row, products(launch.format, "b")]
     parts.append(renamed(launch.shared_format, "shared"))
     if launch.kernel in _WITH_UP:
