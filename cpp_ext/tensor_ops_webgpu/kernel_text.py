@@ -220,7 +220,7 @@ def _of_mixture(launch: Launch) -> list[str]:
 
     def renamed(name: str, stored: str) -> str:
         found = products(name, stored)
-        if launch.kernel == "linear_sum":
+        if "y" in launch.inputs and stored.startswith("shared"):
             found = _of_other_row(found)
         names = "|".join(_FUNCTIONS.findall(found))
         return re.sub(rf"\b({names})\(", rf"\1_{stored}(", found)
@@ -229,7 +229,7 @@ def _of_mixture(launch: Launch) -> list[str]:
     own = products(launch.format, "b")
     if launch.kernel == "latent_append":  # the first product is that of queries
         own = own.replace("a_quad(", "query_quad(").replace("row_at(", "query_at(")
-    row = rows.get(launch.kernel, _ROW) + (_of_other_row(_ROW) if launch.kernel == "linear_sum" else "")
+    row = rows.get(launch.kernel, _ROW) + (_of_other_row(_ROW) if "y" in launch.inputs else "")
     parts = [_ONE_FORMAT.format(lanes=launch.lanes), row, own]
     parts.append(renamed(launch.shared_format, "shared"))
     if launch.kernel in _WITH_UP:

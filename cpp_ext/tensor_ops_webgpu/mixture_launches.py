@@ -47,10 +47,12 @@ def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
 
 def _bound_by_up(weights: Mapping[str, Any]) -> int:
     """How many buffers "mixture_up" has."""
-    names = ("selection_bias", "scales", "gate_up_bias", "up")
+    names = ("selection_bias", "scales", "gate_up_bias", "gate", "latent_in")
     more = sum(f"experts.{name}" in weights for name in names)
     for part in _SHARED:
-        if f"{part}.down" in weights:
+        if f"{part}.down" in weights and f"{part}.gate" not in weights:
+            more += 1
+        elif f"{part}.down" in weights:
             gate, up = (data_of(weights[f"{part}.{name}"]).memory for name in ("gate", "up"))
             more += 1 if gate is up else 2
     return 6 + more
@@ -79,18 +81,20 @@ def _route(call: Call, numbers: Mapping[str, Any]) -> Launch:
 
 def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
     weight, shared = call.arrays["weight"], call.arrays.get("shared")
-    rows, k = len(call.arrays["logits"]), call.arrays["x"].shape[1]
-    n = weight.shape[1] // (1 if call.has("up") else 2)
-    shared_n = 0 if shared is None else shared.shape[0] // (1 if call.has("shared_up") else 2)
+    rows, k, alone = len(call.arrays["logits"]), weight.shape[2], not numbers["gated"]
+    n = weight.shape[1] // (1 if alone or call.has("up") else 2)
+    shared_n, shared_k = (0, k) if shared is None else shared.shape
+    shared_n //= 1 if alone or call.has("shared_up") else 2
     floats = {name: number(numbers[name]) for name in ("scale", "limit", "alpha")}
     sizes = {"rows": rows, "experts": weight.shape[0], "n": n, "shared_n": shared_n, "k": k}
+    sizes["shared_k"] = shared_k
     columns = _GROUP // call.lanes
     tasks = numbers["used"] * ceil_div(n, columns) + ceil_div(shared_n, columns)
-    each = 2 * (_steps_of_row(weight, k, call.lanes) + call.lanes) + 1
+    each = 2 * (_steps_of_row(weight, max(k, shared_k), call.lanes) + call.lanes) + 1
     most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _MOST_GROUPS
     of_row = min(tasks, ceil_div(most, rows))
     steps = steps_of_choice(weight.shape[0], numbers) + ceil_div(tasks, of_row) * each
-    inputs = {"a": "x", "logits": "logits", "selection_bias": "selection_bias", "scales": "scales"}
+    inputs = {"a": "x", "y": "y", "logits": "logits", "selection_bias": "selection_bias", "scales": "scales"}
     inputs |= _weights() | {"up": "up", "shared_up": "shared_up"}
     given = dict(numbers) | floats | sizes
     launch = call.launch(call.op, inputs, rows * of_row, steps, _GROUP, **given)
@@ -99,10 +103,12 @@ def _up(call: Call, numbers: Mapping[str, Any]) -> Launch:
 
 def _down(call: Call, numbers: Mapping[str, Any]) -> Launch:
     weight, shared, (rows, used) = call.arrays["weight"], call.arrays.get("shared"), call.arrays["ids"].shape
-    width, n, shared_n = call.shape[1], weight.shape[-1], 0 if shared is None else shared.shape[-1]
+    (width, n), apart = weight.shape[1:], numbers["shared_to"]
+    shared_width, shared_n = (0, 0) if shared is None else shared.shape
     sizes = {"rows": rows, "used": used, "n": n, "shared_n": shared_n, "width": width}
-    sizes["shared_to"] = numbers["shared_to"]
-    tasks = rows * ceil_div(width, _GROUP // call.lanes) * (2 if numbers["shared_to"] else 1)
+    sizes |= {"shared_to": apart, "shared_width": shared_width}
+    columns = _GROUP // call.lanes
+    tasks = rows * (ceil_div(width, columns) + (ceil_div(shared_width, columns) if apart else 0))
     steps = used * (_steps_of_row(weight, n, call.lanes) + 1) + 2 * call.lanes
     steps += 0 if shared is None else _steps_of_row(shared, shared_n, call.lanes)
     inputs = {"a": "x", "ids": "ids", "weights": "weights"} | _weights()

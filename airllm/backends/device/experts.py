@@ -49,7 +49,8 @@ class Experts(Protocol):
     def mixture(self, x: Any, of_router: Any, given: Mixture, of_dense: Any = None) -> Any:
         """The sum of each row's experts, the shared one too, in few launches; None if there are no kernels
         of it. `of_router` is what the router gets, and `of_dense` a dense feed-forward beside the experts, if
-        there is one: then its result is a second one.
+        there is one: then its result is a second one. Of latent experts it is their sum before the last
+        product, and the result of the shared one, or None.
         """
 
 
@@ -102,8 +103,8 @@ class DeviceExperts:
         """As `Experts.mixture`."""
         if given.why_not(len(x)) or not self._ops.place.fuses("mixture", given.weights):
             return None
-        mixed, dense = mix(self._ops, x, of_router, given, of_dense)
-        return mixed if dense is None else (mixed, dense)
+        mixed, shared = mix(self._ops, x, of_router, given, of_dense)
+        return (mixed, shared) if given.apart else mixed
 
     def _start(self, name: str, arrays: dict[str, Any], numbers: dict[str, Any], outs: Any) -> None:
         given = {

@@ -57,11 +57,12 @@ def _route(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], for
 
 
 def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int) -> Plan:
-    weight, rows, k = arrays["weight"], len(arrays["logits"]), arrays["x"].shape[1]
-    shared = arrays.get("shared")
-    n = weight.shape[1] // (1 if "up" in arrays else 2)
-    shared_n = shared.shape[0] // (1 if "shared_up" in arrays else 2) if shared is not None else 0
-    given = ("x", "logits", "selection_bias", "scales", "weight", "up", "bias", "shared", "shared_up")
+    weight, rows, alone = arrays["weight"], len(arrays["logits"]), not numbers["gated"]
+    shared, k = arrays.get("shared"), weight.shape[2]
+    n = weight.shape[1] // (1 if alone or "up" in arrays else 2)
+    shared_n, shared_k = (0, k) if shared is None else shared.shape
+    shared_n //= 1 if alone or "shared_up" in arrays else 2
+    given = ("x", "y", "logits", "selection_bias", "scales", "weight", "up", "bias", "shared", "shared_up")
     memory = (
         *_given(arrays, *given),
         "out",
@@ -74,28 +75,28 @@ def _up(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: 
         *(numbers[name] for name in ("used", "groups", "groups_used", "group_best")),
     )
     kinds = *(np.uint32(numbers[name]) for name in ("sigmoid", "normalize")), np.float32(numbers["scale"])
-    flags = (np.uint32(numbers[name]) for name in ("shared_gate", "scales_input", "activation"))
+    flags = (np.uint32(numbers[name]) for name in ("shared_gate", "scales_input", "gated", "activation"))
     gate = np.float32(numbers["limit"]), np.float32(numbers["alpha"])
     arguments = (
         *memory,
         *_numbers(*sizes),
         *kinds,
-        *_numbers(n, shared_n, k, numbers["shared_from"]),
+        *_numbers(n, shared_n, k, shared_k, numbers["shared_from"]),
         *flags,
         *gate,
     )
     tasks = numbers["used"] * n + shared_n
     most = _GROUPS_OF_UNIT * units
-    return Plan((_launch("mixture_up", arrays, arguments, (k,), rows, tasks, form, units, most),))
+    return Plan((_launch("mixture_up", arrays, arguments, (k, shared_k), rows, tasks, form, units, most),))
 
 
 def _down(arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int) -> Plan:
     weight, shared, used = arrays["weight"], arrays.get("shared"), arrays["ids"].shape[1]
-    rows, width, n = len(arrays["ids"]), outs["out"].shape[1], weight.shape[-1]
-    shared_n = shared.shape[-1] if shared is not None else 0
+    rows, (width, n), apart = len(arrays["ids"]), weight.shape[1:], numbers["shared_to"]
+    shared_width, shared_n = shared.shape if shared is not None else (0, 0)
     memory = (*_given(arrays, "x", "ids", "weights", "weight", "bias", "shared"), "out")
-    arguments = (*memory, *_numbers(rows, used, n, shared_n, width, numbers["shared_to"]))
-    tasks = ceil_div(width, 2) * (2 if numbers["shared_to"] else 1)
+    arguments = (*memory, *_numbers(rows, used, n, shared_n, width, shared_width, apart))
+    tasks = ceil_div(width, 2) + (ceil_div(shared_width, 2) if apart else 0)
     most = _GROUPS_OF_UNIT * units
     return Plan((_launch("mixture_down", arrays, arguments, (n, shared_n), rows, tasks, form, units, most),))
 

@@ -72,9 +72,8 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
     """`mix_experts` on a device, which has a layer's experts in one array for each of their matrices."""
     c = layer.config
     plain = not c.dense_and_experts and c.gate_scale == c.down_scale == 1
-    plain = plain and c.gated and not c.expert_latent
     if plain and (mixed := device.mixture(x, of_router, _mixture_of(layer))) is not None:
-        return mixed
+        return _of_latents(ops, layer, *mixed) if c.expert_latent else mixed
     logits = ops.linear(of_router, layer["experts.router"], layer.get("experts.router_bias"))
     ids, weights = device.choose(logits, layer.get("experts.selection_bias"), _router_of(c))
     if c.dense_and_experts:
@@ -100,6 +99,14 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
         total = ops.linear(total, layer["experts.latent_out"])
     if c.shared_expert:
         total += _shared_expert(ops, x, layer)
+    return total
+
+
+def _of_latents(ops: Any, layer: Layer, latent: Any, shared: Any) -> Any:
+    """What latent experts make, and the shared one."""
+    total = ops.linear(latent, layer["experts.latent_out"])
+    if shared is not None:
+        total += shared
     return total
 
 

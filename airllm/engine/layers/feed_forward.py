@@ -58,7 +58,7 @@ def activate_alone(ops: Any, x: np.ndarray, c: ModelConfig) -> np.ndarray:
 
 
 def device_activation(c: ModelConfig) -> Activation:
-    """What `activate` computes, by the names of devices."""
+    """What `activate`, or `activate_alone`, computes, by the names of devices."""
     if c.activation == "swiglu_clamped":
         return Activation("clamped", c.swiglu_limit, c.swiglu_alpha)
-    return Activation("silu" if c.activation == "silu" else GELU[c.activation])
+    return Activation(GELU.get(c.activation, c.activation))

@@ -35,12 +35,14 @@
 GELU_ERF_FUNCTION(gelu_erf, float)
 
 // What a gate lets through: activation(gate) * up. Activations: 1 silu, 2 gelu by tanh, 3 gelu by erf, 4 the
-// clamped one of GPT-OSS, gate * sigmoid(alpha * gate) * (up + 1). NaN stays.
+// clamped one of GPT-OSS, gate * sigmoid(alpha * gate) * (up + 1), 5 the square of what is positive. NaN
+// stays.
 DEVFN float gated_value(U32 activation, float gate, float up, float limit, float alpha) {
   if (activation == 4) {
     const float v = gate > limit ? limit : gate, w = up > limit ? limit : up < -limit ? -limit : up;
     return v / (1.0f + EXP(-alpha * v)) * (w + 1.0f);
   }
+  if (activation == 5) return (gate < 0.0f ? 0.0f : gate * gate) * up;
   return (activation == 1 ? SILU(gate) : activation == 2 ? GELU(gate) : gelu_erf(gate)) * up;
 }
 

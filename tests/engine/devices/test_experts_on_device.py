@@ -211,6 +211,71 @@ def test_a_mixture_is_the_sum_of_its_experts_whatever_rows_come_with_it(kind, up
             np.testing.assert_array_equal(one[0], among[row])
 
 
+@pytest.mark.parametrize("shared", (False, True))
+@pytest.mark.parametrize("latent", (False, True))
+@pytest.mark.parametrize("kind", ("opencl", "webgpu", "kernels of GPUs"))
+def test_experts_without_gates_are_a_mixture(kind, latent, shared, request):
+    """Those of a layer, or latent ones, which get and make other vectors; with a shared expert, or not."""
+    if kind == "kernels of GPUs":
+        request.getfixturevalue("kernels_of_gpus")
+    placed = running("webgpu" if kind == "webgpu" else "opencl")
+    ops, rng, k = registry.open_backend(placed).module.device_ops(), np.random.default_rng(8), 96
+    inner, stored, exact = 32 if latent else k, {}, {}
+    shapes = {"experts.up": (5, 64, inner), "experts.down": (5, inner, 64)}
+    if shared:
+        shapes |= {"shared_expert.up": (1, 96, k), "shared_expert.down": (1, k, 96)}
+    if latent:
+        shapes |= {"experts.latent_in": (1, inner, k)}
+    for name, shape in shapes.items():
+        found, exact[name] = weights_of("q4_0", shape)
+        stored[name] = Quantized(found.data[0], "q4_0") if shape[0] == 1 else found
+    for name, shape in (("experts.router", (5, k)), ("norm", (k,))):
+        stored[name] = exact[name] = rng.standard_normal(shape, np.float32)
+    there = {name: ops.to_device(each) for name, each in stored.items()}
+    given = Mixture(ROUTER._replace(experts=5), Activation("relu2"), False, there)
+    x, residual = (rng.standard_normal((3, k), np.float32) for _ in range(2))
+    normed = rms_of((x + residual).astype(np.float64)) * exact["norm"]
+    wanted = [sum_of_experts_without_gates(row, exact, latent) for row in normed]
+    for rows in (slice(3), slice(1, 2)):
+        moved = (ops.to_device(each[rows]) for each in (x, residual))
+        _, of_router = ops.add_rms_norm(*moved, there["norm"], 0.25)
+        start = counts(placed)
+        found = ops.extension("device_experts").mixture(of_router, of_router, given)
+        assert (counts(placed) - start).launches == (3 + latent) * (placed == "opencl")
+        mixed, of_shared = found if latent else (found, None)
+        assert (of_shared is not None) == (latent and shared)
+        for part, each in ((0, mixed), (1, of_shared)):
+            if each is not None:
+                right = np.stack([row[part] for row in wanted[rows]])
+                assert np.abs(each.numpy() - right).max() <= 3e-6 * np.abs(right).max()
+
+
+def rms_of(x: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 0.25)
+
+
+def sum_of_experts_without_gates(
+    x: np.ndarray, w: dict, latent: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """What `ROUTER` mixes of five experts, and a shared one apart from latent ones, else with them."""
+
+    def expert(up: np.ndarray, down: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return down @ np.maximum(up @ x, 0) ** 2
+
+    logits = w["experts.router"] @ x
+    ids = np.argsort(-logits)[: ROUTER.used]
+    share = np.exp(logits[ids] - logits.max())
+    inner = w["experts.latent_in"][0] @ x if latent else x
+    mixed = sum(
+        weight * expert(w["experts.up"][i], w["experts.down"][i], inner)
+        for i, weight in zip(ids, share / share.sum(), strict=True)
+    )
+    if "shared_expert.up" not in w:
+        return mixed, None
+    of_shared = expert(w["shared_expert.up"][0], w["shared_expert.down"][0], x)
+    return (mixed, of_shared) if latent else (mixed + of_shared, None)
+
+
 def sum_of_experts(total: np.ndarray, w: dict) -> np.ndarray:
     """What `ROUTER` mixes of five experts and a gated shared one, in float64."""
     normed = total / np.sqrt((total**2).mean(axis=-1, keepdims=True) + 0.25) * w["norm"]

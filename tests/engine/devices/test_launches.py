@@ -69,12 +69,13 @@ def test_most_layers_of_a_token_are_six_launches(name, placed, tmp_path):
     "gemma3", "gemma2", "olmo2", "olmo3", "granite", "cohere2", "llama4", "smollm3", "ministral3",
     "minimax_m2", "hunyuan_dense", "hunyuan_moe", "gemma4_moe", "starcoder2", "gemma4", "qwen3_5",
     "qwen3_5_moe", "qwen3_next", "granite_hybrid", "granite_hybrid_moe", "lfm2_moe", "nemotron_h",
-    "falcon_h1",
+    "nemotron_h_moe", "falcon_h1",
 ))  # fmt: skip
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, placed, tmp_path):
     """Norms of what a half adds; factors of it; norms of whole rows of queries and keys, norms after their
     rotation, layers without rotation, temperatures; experts beside a dense feed-forward; no gate; layers with
-    inputs of their own; recurrent mixers, alone and beside attention; gates of what attention finds.
+    inputs of their own; recurrent mixers, alone and beside attention; gates of what attention finds; latent
+    experts.
     """
     quantize(tiny_gguf.write_gguf(name, tmp_path / "floats.gguf"), path := tmp_path / "blocks.gguf", "q4_0")
     check_launches(path, placed)

@@ -69,7 +69,7 @@ def test_a_prompt_of_many_tokens_is_no_more_launches(name, placed):
 
 @pytest.mark.parametrize("name", (
     "lfm2", "qwen3_5", "qwen3_5_moe", "qwen3_next", "granite_hybrid", "granite_hybrid_moe", "nemotron_h",
-    "falcon_h1", "falcon_h1_norm",
+    "nemotron_h_moe", "nemotron_h_mixed", "falcon_h1", "falcon_h1_norm",
 ))  # fmt: skip
 def test_a_layer_of_a_token_is_few_launches(name, placed):
     """In folders, whose matrices may be joined, and have multipliers."""

@@ -32,6 +32,7 @@ def expert_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
         for k in lengths:
             family = f"mixture.{'.'.join(formats)}"
             yield family, *_mixture_up(rng, form, formats, k, scales_input=k != 64)
+            yield family, *_mixture_alone(rng, form, formats, k)
             yield family, *_mixture_down(rng, form, formats, k, apart=k == 64)
             for activation, second in ((0, "other"), (1, "other"), (2, "factors"), (3, ""), (1, "paired")):
                 of = formats if second == "other" else (formats[0], formats[0])
@@ -172,7 +173,7 @@ def _mixture_up(
     numbers = {
         "used": used, "groups": groups, "groups_used": groups_used, "group_best": 2, "sigmoid": gated,
         "normalize": 0, "scale": 1.0, "shared_gate": gated, "scales_input": int(scales_input),
-        "activation": 1,
+        "activation": 1, "gated": 1,
         "shared_from": gated * x.size,
         "limit": 0.0, "alpha": 0.0,
     }  # fmt: skip
@@ -184,20 +185,49 @@ def _mixture_up(
     return Case("mixture_up", arrays, exact, numbers), plan
 
 
+def _mixture_alone(
+    rng: np.random.Generator, form: str, formats: tuple[str, str], k: int
+) -> tuple[Case, Plan]:
+    """Experts without gates; the shared one has rows of its own, which are longer, in another array."""
+    rows, experts, used, n, shared_n = 2, 6, 2, 3, 5
+    x, y = (normal(rng, (rows, each)) / np.float32(np.sqrt(each)) for each in (k, 2 * k))
+    logits, of_choice = normal(rng, (rows, experts)), normal(rng, (experts,))
+    stored, values = weight_of(rng, formats[0], (experts, n, k))
+    shared, of_shared = weight_of(rng, formats[1], (shared_n, 2 * k))
+    ids, weights = chosen(logits, of_choice, used, 1, 1, 1)
+    slots = np.einsum("rk,runk->run", x.astype(np.float64), values[ids]).reshape(rows, -1)
+    both = np.concatenate([slots, y.astype(np.float64) @ of_shared.T], axis=-1)
+    arrays = {
+        "x": x, "y": y, "logits": logits, "selection_bias": of_choice, "weight": stored, "shared": shared,
+    }  # fmt: skip
+    numbers = {
+        "used": used, "groups": 1, "groups_used": 1, "group_best": 2, "sigmoid": 1, "normalize": 0,
+        "scale": 1.0, "shared_gate": 0, "scales_input": 0, "activation": 5, "gated": 0, "shared_from": 0,
+        "limit": 0.0, "alpha": 0.0,
+    }  # fmt: skip
+    exact = {
+        "out": np.maximum(both, 0) ** 2, "ids": ids.astype(np.int32),
+        "weights": np.concatenate([weights, np.ones((rows, 1))], axis=-1),
+    }  # fmt: skip
+    plan = mixture_launches.plan("mixture_up", arrays, exact, numbers, form, 1)
+    return Case("mixture_up", arrays, exact, numbers), plan
+
+
 def _mixture_down(
     rng: np.random.Generator, form: str, formats: tuple[str, str], n: int, apart: bool
 ) -> tuple[Case, Plan]:
-    """`apart`: the shared expert has rows of its own."""
+    """`apart`: the shared expert has rows of its own, which are longer."""
     rows, experts, used, width = 2, 3, 2, 5
+    shared_width = width + 3 if apart else width
     x, weights = normal(rng, (rows, used * n + 2 * n)), normal(rng, (rows, used + 1))
     ids, bias = np.array([[2, 0], [1, 1]], np.int32), normal(rng, (experts, width))
     stored, values = weight_of(rng, formats[0], (experts, width, n))
-    shared, of_shared = weight_of(rng, formats[1], (width, 2 * n))
+    shared, of_shared = weight_of(rng, formats[1], (shared_width, 2 * n))
     wide = x.astype(np.float64)
     slots = np.einsum("run,ruwn->ruw", wide[:, : used * n].reshape(rows, used, n), values[ids]) + bias[ids]
     exact = (slots * weights[:, :used, None]).sum(axis=1)
     of_last = wide[:, used * n :] @ of_shared.T * weights[:, used:]
-    exact = np.concatenate([exact, of_last]) if apart else exact + of_last
+    exact = np.concatenate([exact.ravel(), of_last.ravel()]) if apart else exact + of_last
     arrays = {"x": x, "ids": ids, "weights": weights, "weight": stored, "bias": bias, "shared": shared}
     plan = mixture_launches.plan(
         "mixture_down", arrays, {"out": At(exact)}, {"shared_to": apart * rows * width}, form, 1

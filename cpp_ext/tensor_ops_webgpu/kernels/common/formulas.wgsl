@@ -33,6 +33,7 @@ fn gated_value(activation: u32, gate: f32, up: f32, limit: f32, alpha: f32) -> f
     case 1u: { return silu(gate) * up; }
     case 2u: { return gelu(gate) * up; }
     case 3u: { return gelu_erf(gate) * up; }
+    case 5u: { return select(gate * gate, 0.0, gate < 0.0) * up; }
     default: {
       let v = select(gate, limit, gate > limit);
       let w = select(select(up, limit, up > limit), -limit, up < -limit);

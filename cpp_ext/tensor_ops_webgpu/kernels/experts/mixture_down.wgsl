@@ -43,25 +43,29 @@ fn part_of(row: u32, col: u32, lane: u32, shared_alone: bool) -> f32 {
 @compute @workgroup_size(GROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {
-  let of_row = (numbers.width + COLUMNS - 1u) / COLUMNS;
-  let of_experts = numbers.rows * of_row;
-  let tasks = of_experts * select(1u, 2u, numbers.shared_to != 0u);
+  let for_experts = (numbers.width + COLUMNS - 1u) / COLUMNS;
+  let for_shared = select(0u, (numbers.shared_width + COLUMNS - 1u) / COLUMNS, numbers.shared_to != 0u);
+  let of_experts = numbers.rows * for_experts;
+  let tasks = of_experts + numbers.rows * for_shared;
   for (var task = group.x; task < tasks; task += groups.x) {
     let shared_alone = task >= of_experts;
-    let row = task / of_row % numbers.rows;
-    let first = task % of_row * COLUMNS;
+    let of_row = select(for_experts, for_shared, shared_alone);
+    let width = select(numbers.width, numbers.shared_width, shared_alone);
+    let among = select(task, task - of_experts, shared_alone);
+    let row = among / of_row;
+    let first = among % of_row * COLUMNS;
     let col = first + lid / LANES;
     var sum = 0.0;
-    if (col < numbers.width) {
+    if (col < width) {
       sum = part_of(row, col, lid % LANES, shared_alone);
     }
     workgroupBarrier();
     parts[lid] = sum;
     workgroupBarrier();
     let pair = first + 2u * lid;
-    if (lid < COLUMNS / 2u && pair < numbers.width) {
-      let out = select(0u, numbers.shared_to, shared_alone) + row * numbers.width + pair;
-      put_out(out, column(2u * lid), column(2u * lid + 1u), numbers.width - pair);
+    if (lid < COLUMNS / 2u && pair < width) {
+      let out = select(0u, numbers.shared_to, shared_alone) + row * width + pair;
+      put_out(out, column(2u * lid), column(2u * lid + 1u), width - pair);
     }
   }
 }

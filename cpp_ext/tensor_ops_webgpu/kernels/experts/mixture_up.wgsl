@@ -2,7 +2,7 @@
 // mixture_up of the GPU kernels (common/mixture.inc). LANES invocations take a row of b, or of the shared
 // expert's matrix, together, 32 values at a time.
 fn gated(sums: vec2<f32>) -> f32 {
-  return gated_value(numbers.activation, sums.x, sums.y, numbers.limit, numbers.alpha);
+  return gated_value(numbers.activation, sums.x, select(1.0, sums.y, numbers.gated != 0u), numbers.limit, numbers.alpha);
 }
 
 fn write_choice(lid: u32, row: u32) {
@@ -26,7 +26,6 @@ fn write_choice(lid: u32, row: u32) {
 @compute @workgroup_size(GROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {
-  let units = numbers.k / 32u;
   let of_slot = (numbers.n + COLUMNS - 1u) / COLUMNS;
   let of_slots = numbers.used * of_slot;
   let tasks = of_slots + (numbers.shared_n + COLUMNS - 1u) / COLUMNS;
@@ -43,15 +42,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
       let slot = min(task / of_slot, numbers.used - 1u);
       let width = select(numbers.n, numbers.shared_n, is_shared);
       let first = select(task % of_slot, task - of_slots, is_shared) * COLUMNS;
-      let expert = chosen[slot] * select(2u, 1u, numbers.up_type != 0u) * numbers.n;
+      let expert = chosen[slot] * select(2u, 1u, numbers.up_type != 0u || numbers.gated == 0u) * numbers.n;
+      let k = select(numbers.k, numbers.shared_k, is_shared);
+      let units = k / 32u;
       let col = first + lid / LANES;
       var sum = vec2<f32>();
       if (col < width) {
         for (var unit = lid % LANES; unit < units; unit += LANES) {
-          let at = row * numbers.k + unit * 32u;
+          let at = row * k + unit * 32u;
           if (is_shared) {
             let of_shared = numbers.shared_from + at;
             sum.x += product_shared(col * units + unit, of_shared);
+            if (numbers.gated == 0u) {
+              continue;
+            }
             if (numbers.shared_up_type != 0u) {
               sum.y += product_shared_up(col * units + unit, of_shared);
             } else {
@@ -62,7 +66,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
             sum.y += product_up((expert + col) * units + unit, at);
           } else {
             sum.x += product((expert + col) * units + unit, at);
-            sum.y += product((expert + width + col) * units + unit, at);
+            if (numbers.gated != 0u) {
+              sum.y += product((expert + width + col) * units + unit, at);
+            }
           }
         }
         if (!is_shared) {
