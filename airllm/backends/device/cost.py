@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.device_ops import DeviceOps
+from airllm.backends.device.recording import Pass, record
 from airllm.backends.device_cost import DeviceCost
 from airllm.formats import FORMATS, Quantized
 
@@ -34,16 +35,32 @@ def measure_cost(ops: DeviceOps, device: str, formats: Iterable[str]) -> DeviceC
     """Measure a `device` in a fraction of a second, besides the time that its driver takes for compiling."""
     x = ops.to_device(np.ones((1, 64), np.float32))
 
-    def launches(count: int) -> None:
-        for _ in range(count):
-            y = np.multiply(x, np.float32(1))
-        y.numpy()
+    def launches(count: int) -> Any:
+        y = x
+        for _ in range(count):  # of a kind that is never put off, each of the result before
+            y = np.maximum(y, np.float32(0))
+        return y
 
-    one = median_seconds(lambda: launches(1))
-    launch = max(median_seconds(lambda: launches(_LAUNCHES)) - one, 1e-9) / (_LAUNCHES - 1)
+    one = _seconds_of(ops, lambda: launches(1))
+    launch = max(_seconds_of(ops, lambda: launches(_LAUNCHES)) - one, 1e-9) / (_LAUNCHES - 1)
     wait = max(one - launch, 1e-9)
     read = {kind: _read_rate(ops, kind, launch, wait) for kind in formats if _has_kernels(ops, kind)}
     return DeviceCost(device, launch, wait, _upload_rate(ops, wait), read)
+
+
+def _seconds_of(ops: DeviceOps, compute: Callable[[], Any]) -> float:
+    """Median seconds until the host has what is computed: by launches that are recorded, as those of tokens
+    are, where the device can.
+    """
+    if not hasattr(getattr(ops, "place", None), "record"):
+        return median_seconds(lambda: compute().numpy())
+    passes = [Pass(token, holds=token == 2) for token in range(3)]
+    for each in passes:
+        with ops.noting(each):
+            compute().numpy()
+    recording = record(ops.place, passes, [])
+    assert recording, "the same launches of the same arrays can be recorded"
+    return median_seconds(lambda: recording.run(0, []))
 
 
 def _has_kernels(ops: DeviceOps, kind: str) -> bool:
@@ -65,7 +82,8 @@ def _read_rate(ops: DeviceOps, kind: str, launch: float, wait: float) -> float:
     for nbytes, products in ((_LITTLE, 1), (_BYTES, _PRODUCTS)):
         if taken * _BYTES * _PRODUCTS > _ENOUGH * _LITTLE:
             break
-        taken = max(_seconds_of_products(ops, kind, nbytes, products) - wait - products * launch, 1e-9)
+        launches = 2 * products - 1  # with their sums
+        taken = max(_seconds_of_products(ops, kind, nbytes, products) - wait - launches * launch, 1e-9)
         read = nbytes * products
     return read / taken
 
@@ -73,12 +91,13 @@ def _read_rate(ops: DeviceOps, kind: str, launch: float, wait: float) -> float:
 def _seconds_of_products(ops: DeviceOps, kind: str, nbytes: int, count: int) -> float:
     weight, x = ops.to_device(_matrix(kind, nbytes)), ops.to_device(np.ones((1, _ROW), np.float32))
 
-    def products() -> None:
-        for _ in range(count):
-            y = ops.linear(x, weight)
-        y.numpy()
+    def products() -> Any:
+        total = ops.linear(x, weight)
+        for _ in range(count - 1):  # a product that nobody uses may never be computed
+            total = np.add(total, ops.linear(x, weight))
+        return total
 
-    return median_seconds(products)
+    return _seconds_of(ops, products)
 
 
 def _matrix(kind: str, nbytes: int) -> Any:

@@ -21,6 +21,7 @@ from tests.support.engines import device_models
 from tests.support.models.tiny_models import DATA
 
 MODEL = DATA / "llama3"
+placed = device_models.placed
 
 
 @pytest.fixture(params=("opencl", "webgpu"))
@@ -110,6 +111,16 @@ def test_info_says_how_many_layers_fit_into_what_is_free(backend, in_order, monk
     assert "there is too little memory on the device: 9375 bytes of the device are free, expected" in short
     least = int(re.search(r"at least (\d+)", short)[1])
     assert re.match(r"Arrays:      \d of 3 layers stay on the device, ", arrays(least * 16 // 15 + 99))
+
+
+def test_what_is_timed_is_computed(placed):
+    """Launches whose results nobody used were put off and never started, and so were products."""
+    there = registry.open_backend(placed).module.device_ops()
+    before = counts(placed)
+    measure_cost(there, "x", [])
+    spent = counts(placed) - before
+    assert spent.launches >= 4 * (33 + 1)  # three times to be recorded, and at least once to be timed
+    assert spent.replayed >= 33 + 1
 
 
 def test_a_device_is_measured_within_half_a_second(backend):
