@@ -164,7 +164,7 @@ def test_latent_attention_to_long_texts_is_part_of_eight_launches(
     device, name, tmp_path, request, monkeypatch
 ):
     """The products with what heads attended to merge the results of work-groups."""
-    monkeypatch.setattr(launches, "_FEWEST_KEYS", 16)
+    monkeypatch.setattr(launches, "FEWEST_KEYS", 16)
     if device == "kernels of GPUs":
         request.getfixturevalue("kernels_of_gpus")
     placed = running("cuda" if device == "cuda" else "opencl")
