@@ -1,7 +1,8 @@
 """Mixers with a recurrent state on a device: the convolution before a state, the scans of states, and the
 gate after them. `airllm.engine.layers.recurrent` defines them for NumPy arrays.
 
-A launch takes all tokens of a sequence in a pass, and leaves its new state on the device.
+A launch takes all tokens of a sequence in a pass, and leaves its new state on the device. Of one token, the
+convolution is part of the scan.
 """
 
 from __future__ import annotations

@@ -53,11 +53,13 @@ class Parts(NamedTuple):
         return self.given == {"x_norm", "y", "y_norm"}
 
     def plus(self, other: Parts | None, tensor: Tensor) -> Parts | None:
-        """The sum with a tensor, or with what is put off in it; None if that has no such form."""
+        """The sum with a tensor, or with what is put off in it; None if that has no such form. What is x is
+        computed now: a layer ends with a sum, and then its matrices may leave the device.
+        """
         if other and self.given == other.given == {"x_norm"} and self.eps == other.eps:
             return self._replace(y=other.x, y_norm=other.x_norm)
         if self.is_open:
-            return self._replace(residual=tensor.alias())
+            return self._replace(x=self.x.alias(), residual=tensor.alias())
         return self._replace(y=tensor.alias()) if self.given == {"residual"} else None
 
     def times(self, number: float) -> Parts | None:

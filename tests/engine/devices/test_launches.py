@@ -281,6 +281,21 @@ def test_the_sum_of_two_products_is_one_launch(formats, in_place, ops):
     near(one.numpy()[0], parts[0])
 
 
+def test_a_product_does_not_wait_beyond_its_layer(ops):
+    """A layer ends with a sum. Then the memory of its matrices may get those of another."""
+    if ops.name() != "opencl":
+        pytest.skip("launches of WebGPU wait")
+    rng = np.random.default_rng(14)
+    x, residual = (ops.to_device(rng.standard_normal((1, 64), np.float32)) for _ in range(2))
+    weight = ops.to_device(rng.standard_normal((64, 64), np.float32))
+    for factor in (1, 0.5):
+        start = launched(ops)
+        change = ops.linear(x, weight) * np.float32(factor)
+        total = np.add(residual, change, out=change)
+        assert launched(ops) - start == 1
+        total.numpy()
+
+
 def near(found: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-5 * np.abs(wanted).max())
 
