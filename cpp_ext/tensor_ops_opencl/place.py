@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from airllm.backends.device.recording import Recorded
 from airllm.backends.devices import host_memory
 from airllm.backends.gpu.launches import Plan
 from airllm.backends.gpu.planning import SharedKernels
+from tensor_ops_opencl.command_buffers import CommandBuffer, CommandBufferError, functions_of
 from tensor_ops_opencl.devices import driver
 from tensor_ops_opencl.engine import Engine, NotCompiled, engine, forget_engines, set_arguments
 from tensor_ops_opencl.selection import choice
@@ -128,9 +131,9 @@ class OpenCLPlace(SharedKernels):
 
         if isinstance(error, NotCompiled):
             return COMPILE
-        if not isinstance(error, cl.Error):
+        if not isinstance(error, cl.Error | CommandBufferError):
             return ""
-        if error.code in _NO_MEMORY:
+        if isinstance(error, cl.Error) and error.code in _NO_MEMORY:
             return MEMORY
         forget_engines()
         return LOST
@@ -146,30 +149,65 @@ class OpenCLPlace(SharedKernels):
 
 
 class Replay:
-    """`airllm.backends.device.recording.Replay`: without command buffers, which drivers do not have, the host
-    starts each launch, but plans none.
+    """`airllm.backends.device.recording.Replay`. Launches whose numbers do not grow are command buffers where
+    the driver has them; the host starts the others one by one, but plans none.
     """
 
     def __init__(self, opened: Engine, launches: Sequence[Recorded]):
-        self._queue, self._launches, self._memory = opened.queue, [], []
-        for each in launches:
-            of, parts = each.launch, {name: _whole_part(*at[:2]) for name, at in each.memory.items()}
-            kernel = opened.program.new_kernel(of.family, of.kernel)
-            set_arguments(kernel, of.arguments, parts)
-            self._launches.append((kernel, (of.groups * of.group,), (of.group,), each))
-            self._memory.append(parts)
+        self._queue, self._count = opened.queue, len(launches)
+        self._memory: list[Any] = []
+        ready = [self._ready(opened, each) for each in launches]
+        calls = functions_of(opened.program.device)
+        self._starts: list[Callable[[int], None]] = []
+        for fixed, group in itertools.groupby(ready, lambda each: not each.recorded.steps):
+            some = list(group)
+            self._starts += self._together(some, calls) if fixed else list(map(self._start, some))
 
-    def run(self, tokens: int) -> None:
+    def _ready(self, opened: Engine, recorded: Recorded) -> _Ready:
+        of = recorded.launch
+        parts = {name: _whole_part(*at[:2]) for name, at in recorded.memory.items()}
+        kernel = opened.program.new_kernel(of.family, of.kernel)
+        set_arguments(kernel, of.arguments, parts)
+        self._memory.append(parts)
+        return _Ready(kernel, of.groups * of.group, of.group, recorded)
+
+    def _together(self, launches: list[_Ready], calls: Any) -> Sequence[Callable[[int], None]]:
+        """What starts launches with the arguments that they have. Of a driver that does not take a buffer of
+        them, which the extension allows, each is started.
+        """
+        if calls and len(launches) > 1:
+            with suppress(CommandBufferError):
+                buffer = CommandBuffer(calls, self._queue, [each[:3] for each in launches])
+                return [lambda tokens: buffer.enqueue()]
+        return list(map(self._start, launches))
+
+    def _start(self, launch: _Ready) -> Callable[[int], None]:
+        """What starts a launch with the numbers of so many tokens later."""
         import pyopencl as cl
 
-        for kernel, items, group, recorded in self._launches:
-            if recorded.steps:
-                for i, number in recorded.numbers(tokens).items():
-                    kernel.set_arg(i, number)
+        kernel, (items, group), recorded = launch.kernel, ((launch.items,), (launch.group,)), launch.recorded
+
+        def start(tokens: int) -> None:
+            for i, number in recorded.numbers(tokens).items():
+                kernel.set_arg(i, number)
             cl.enqueue_nd_range_kernel(self._queue, kernel, items, group)
+
+        return start
+
+    def run(self, tokens: int) -> None:
+        for start in self._starts:
+            start(tokens)
         driver.launched.add()
-        count = len(self._launches)
-        driver.counters.add(launches=count, submits=count, replayed=count)
+        driver.counters.add(launches=self._count, submits=len(self._starts), replayed=self._count)
+
+
+class _Ready(NamedTuple):
+    """A kernel with its arguments, its grid, and how its numbers grow."""
+
+    kernel: Any
+    items: int
+    group: int
+    recorded: Recorded
 
 
 def _whole_part(buffer: Any, offset: int) -> Any:

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from airllm.backends import registry
 from airllm.backends.device.faults import LOST, DeviceFault
 from airllm.backends.device.recording import Pass, Result, record
 from airllm.backends.gpu.launches import FEWEST_KEYS, Launch
 from tests.support.engines import device_models
-from tests.support.engines.device_models import agree, counts, open_engine
+from tests.support.engines.device_models import agree, counts, open_engine, running
 from tests.support.models import tiny_gguf, tiny_models, wide_gguf
 from tests.support.models.tiny_models import DATA, reference, texts
 
@@ -35,6 +36,16 @@ class Counted:
         return np.stack(found)
 
 
+def has_command_buffers() -> bool:
+    """Whether the OpenCL device in use has them."""
+    place = registry.open_backend("opencl").module.device_ops().place
+    return command_buffers().functions_of(place.engine.program.device) is not None
+
+
+def command_buffers() -> Any:
+    return pytest.importorskip("tensor_ops_opencl.command_buffers")
+
+
 @pytest.mark.parametrize("name", ("llama3", "gemma4", "qwen3_moe", "deepseek_v3"))
 def test_from_the_fourth_token_on_launches_are_those_of_the_third(name, placed):
     """As many launches, of which each token hands over one lot; no memory is taken; ids and angles go up."""
@@ -49,8 +60,11 @@ def test_from_the_fourth_token_on_launches_are_those_of_the_third(name, placed):
     for each in spent[COMPARED:]:
         assert each.replayed == each.launches == spent[0].launches
         assert each.waits == 1 and each.resident == 0 and each.uploaded <= spent[0].uploaded
-        if placed != "opencl":  # drivers have no command buffers
+        if placed != "opencl":
             assert each.submits == 1
+        else:  # a command buffer, the write to the cache, and attention; or each launch
+            layers = engine.config.layers
+            assert each.submits <= (3 * layers + 3 if has_command_buffers() else each.launches)
 
 
 @pytest.mark.parametrize("name", ("falcon_h1", "qwen3_5", "lfm2"))
@@ -178,6 +192,35 @@ def test_a_fault_of_a_replay_is_one_of_its_device(placed, monkeypatch):
             agree(engine.forward(TEXT[6:7], cache), wanted[6])
         assert not failed and engine.model.on_device is None
         agree(np.stack([engine.forward([token], cache) for token in TEXT[7:]]), wanted[7:])
+
+
+@pytest.mark.parametrize("call, replayed", (
+    ("clCreateCommandBufferKHR", True), ("clCommandNDRangeKernelKHR", True),
+    ("clFinalizeCommandBufferKHR", True), ("clEnqueueCommandBufferKHR", False),
+))  # fmt: skip
+def test_command_buffers_that_a_driver_does_not_take(call, replayed, monkeypatch):
+    """Launches are started one by one; a buffer that it took before and does not start is a fault."""
+    running("opencl")
+    if not has_command_buffers():
+        pytest.skip("the OpenCL device has no command buffers")
+    real = command_buffers().functions_of
+
+    def fail(*given: Any) -> Any:
+        if call == "clCreateCommandBufferKHR":
+            given[-1]._obj.value = -36
+            return None
+        return -36
+
+    monkeypatch.setattr("tensor_ops_opencl.place.functions_of", lambda device: real(device) | {call: fail})
+    with open_engine(DATA / "llama3", "opencl") as engine:
+        tokens, cache = Counted(engine, "opencl"), engine.new_cache()
+        tokens.logits(TEXT[:COMPARED], cache)
+        if replayed:
+            agree(tokens.logits(TEXT[COMPARED:], cache), reference("llama3")[1][COMPARED:])
+            assert tokens.replayed
+        else:
+            with pytest.raises(DeviceFault, match="was lost"):
+                tokens.logits(TEXT[COMPARED:], cache)
 
 
 def test_gemma_4_in_blocks(placed, tmp_path):
