@@ -59,30 +59,8 @@ class Joined(Pending):
         of.become(found if self.factor == 1 else self._ops.combine_now("multiply", found, self.factor))
 
 
-class Sum(Pending):
-    """The sum of parts along the first axis of a tensor, in any shape."""
-
-    def __init__(self, ops: Any, parts: Tensor):
-        self._ops, self.parts = ops, parts
-
-    def reads(self) -> Sequence[Tensor]:
-        """What it is computed from, besides weights."""
-        return (self.parts,)
-
-    def view(self, of: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The sum in another shape."""
-        return self._ops.put_off(shape, self)
-
-    def settle(self, of: Tensor) -> None:
-        """Compute it."""
-        total = self.parts[0]
-        for part in self.parts[1:] if len(self.parts) > 1 else ():
-            total = self._ops.combine_now("add", total, part)
-        of.become(total.reshape(of.shape))
-
-
-class Merged(Pending):
-    """What a token attended to, of which there are parts (heads, splits, 2 + values), in any shape."""
+class _OfParts(Pending):
+    """What is computed of the parts in a tensor, in any shape."""
 
     def __init__(self, ops: Any, parts: Tensor):
         self._ops, self.parts = ops, parts
@@ -94,6 +72,21 @@ class Merged(Pending):
     def view(self, of: Tensor, shape: tuple[int, ...]) -> Tensor:
         """The same in another shape."""
         return self._ops.put_off(shape, self)
+
+
+class Sum(_OfParts):
+    """The sum of parts along the first axis of a tensor."""
+
+    def settle(self, of: Tensor) -> None:
+        """Compute it."""
+        total = self.parts[0]
+        for part in self.parts[1:] if len(self.parts) > 1 else ():
+            total = self._ops.combine_now("add", total, part)
+        of.become(total.reshape(of.shape))
+
+
+class Merged(_OfParts):
+    """What a token attended to, of which there are parts (heads, splits, 2 + values)."""
 
     def settle(self, of: Tensor) -> None:
         """Compute it alone."""
