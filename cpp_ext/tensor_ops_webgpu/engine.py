@@ -294,7 +294,15 @@ class Engine:
 
     def _pipeline(self, launch: Launch) -> Any:
         formats = launch.format, launch.shared_format, launch.up_format, launch.shared_up_format
-        key = launch.kernel, launch.group, launch.reads_blocks, *formats, launch.lanes, launch.missing
+        key = (
+            launch.kernel,
+            launch.group,
+            launch.reads_blocks,
+            *formats,
+            launch.lanes,
+            *launch.outputs,
+            launch.missing,
+        )
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(launch)
         return self._pipelines[key]

@@ -146,6 +146,7 @@ _SCANS = {"delta_scan": "given_inputs", "state_scan": "given_inputs"}  # and wha
 _SCANS |= {"delta_step": "convolved_inputs", "state_step": "convolved_inputs"}
 _CONVOLUTIONS = ("convolve", *_SCANS)
 _SAME_TEXT = {"normed_linear": "linear_beside", "delta_step": "delta_scan", "state_step": "state_scan"}
+_WRITES_Q8_0 = ("assign_q8_0", "latent_append")
 _BY_SLOTS = ("linear_experts", "linear_experts_blocks")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
@@ -182,6 +183,8 @@ def text(launch: Launch) -> str:
     if launch.kernel == "matmul_tile":
         parts.append(_file("tile_of_words" if launch.format else "tile_of_elements"))
     parts += [_file("formulas"), _file("groups")]
+    if launch.kernel in _WRITES_Q8_0:
+        parts.append(_file("q8_0"))
     if launch.kernel in _BY_COLUMNS:
         parts.append(_file("columns"))
     if launch.kernel in _CHOICES:
@@ -225,7 +228,8 @@ def _of_mixture(launch: Launch) -> list[str]:
         names = "|".join(_FUNCTIONS.findall(found))
         return re.sub(rf"\b({names})\(", rf"\1_{stored}(", found)
 
-    rows = {"normed_linear": _file("normed_row"), "latent_append": ""}  # the second's own file has it
+    of_row = "wide_row" if "own" in launch.outputs else "own_row"
+    rows = {"normed_linear": _file(of_row) + _file("normed_row"), "latent_append": ""}  # its own file has it
     own = products(launch.format, "b")
     if launch.kernel == "latent_append":  # the first product is that of queries
         own = own.replace("a_quad(", "query_quad(").replace("row_at(", "query_at(")

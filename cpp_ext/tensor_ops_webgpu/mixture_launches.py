@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.device.launch_plan import ceil_div, is_quantized
+from airllm.backends.device.launch_plan import TYPES, ceil_div, is_quantized
 from airllm.backends.device.stacks import data_of
 from tensor_ops_webgpu.expert_launches import steps_of_choice
 from tensor_ops_webgpu.launches import LANES_ON_CPU, Call, Launch, Plan, number, reads_words, steps_of_row
@@ -21,10 +21,11 @@ _MOST_GROUPS, _MOST_ON_CPU = 1024, 64  # that make the choice
 _BUFFERS = 9  # of the first two kernels, at least
 _SHARED = ("shared_expert", "feed_forward")  # the second beside experts, in their launches
 _MOST_STEPS = 16384  # of a work-group's products after its norm
-WIDEST_NORM = 3840  # floats that a work-group has in memory of its own: normed_row.wgsl
+WIDEST_NORM = 3840  # floats that a work-group has in memory of its own: own_row.wgsl
 _COLUMNS = 32  # of a head's matrix that a work-group multiplies: latent_append.wgsl
 _LONGEST_SUM = 1024  # of queries that attention sums: attention.wgsl
 _LONGEST_ROW = 2048  # that a work-group multiplies by the matrix of queries: latent_append.wgsl
+_STEPS_OF_BLOCKS = 2 * (32 + 17) + 17  # of two blocks that a token keeps
 _FLOATS_OF_STEP = 33  # steps of a product of 32 floats
 
 
@@ -32,7 +33,9 @@ def plan(
     op: str, arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, Any], lanes: int
 ) -> Plan:
     """One of LAUNCHES."""
-    return Plan((LAUNCHES[op](Call(op, arrays, {}, outs, lanes), numbers),))
+    launch = LAUNCHES[op](Call(op, arrays, {}, outs, lanes), numbers)
+    scratch = {"own": 4 * launch.groups * arrays["x"].shape[1]} if "own" in launch.outputs else {}
+    return Plan((launch,), scratch)
 
 
 def fuses(weights: Mapping[str, Any], buffers: int) -> bool:
@@ -116,7 +119,7 @@ def _down(call: Call, numbers: Mapping[str, Any]) -> Launch:
 
 
 def _linear_beside(call: Call, numbers: Mapping[str, Any]) -> Launch:
-    """With `rows`, each work-group has the row, a norm of a sum, in memory of its own."""
+    """With `rows`, each work-group has the row, a norm of a sum, for itself."""
     n, k = call.arrays["weight"].shape
     more, last = (call.arrays[name].shape[0] if call.has(name) else 0 for name in ("shared", "up"))
     n //= 1 + numbers["paired"]
@@ -134,13 +137,16 @@ def _linear_beside(call: Call, numbers: Mapping[str, Any]) -> Launch:
     if "rows" not in call.results:
         launch = call.launch("linear_beside", inputs, tasks, steps, _GROUP, **sizes, **floats)
         return _of_formats(call, launch.without_missing())
-    most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _MOST_GROUPS
+    most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _most_norms(k)
     groups = min(tasks, max(most, ceil_div(tasks * steps, _MOST_STEPS)))
     steps = 4 * ceil_div(k, _GROUP) + 2 * _REDUCTION + ceil_div(tasks, groups) * (steps + 1)
     inputs |= {name: name for name in ("post", "residual", "scale", "norm")}
     sizes["apart"] = call.results["rows"].shape[1]
     floats |= {name: number(numbers[name]) for name in ("eps", "factor")}
     launch = call.launch("normed_linear", inputs, groups, steps, _GROUP, **sizes, **floats)
+    if k > WIDEST_NORM:
+        numbers = launch.numbers | {"own_type": np.uint32(TYPES["float32"])}
+        launch = replace(launch, outputs={**launch.outputs, "own": "own"}, numbers=numbers)
     return _of_formats(call, launch.without_missing())
 
 
@@ -151,6 +157,7 @@ def _latent_append(call: Call, numbers: Mapping[str, Any]) -> Launch:
     of_query = 0 if queries is None else _steps_of_row(queries, numbers["k"], call.lanes) + 2 * call.lanes
     of_rows = ceil_div(numbers["rank"], _GROUP) * (_steps_of_row(weight, _COLUMNS, 1) + 1)
     each = ceil_div(_COLUMNS, columns) * (of_query + 1) + of_rows + parts
+    each += _STEPS_OF_BLOCKS * ceil_div(numbers["rank"] + 2 * numbers["r"], 64 * _GROUP)
     most = _MOST_ON_CPU if call.lanes == LANES_ON_CPU else _MOST_GROUPS
     groups = min(tasks, max(most, ceil_div(tasks * each, _MOST_STEPS)))
     steps = 2 * ceil_div(numbers["k"], _GROUP) + 2 * _REDUCTION + of_rows + ceil_div(tasks, groups) * each
@@ -169,8 +176,9 @@ def fuses_latents(arrays: Mapping[str, Any], buffers: int) -> bool:
     wide = arrays["keep_norm"].size + 2 * arrays["cos"].shape[-1]
     matrices = [arrays["weight"]] if queries is None else [arrays["weight"], queries]
     short = wide <= _LONGEST_SUM and (queries is None or queries.shape[-1] <= _LONGEST_ROW)
-    in_pairs = cache.dtype != np.uint8 and wide % 2 == 0  # halves are written in pairs
-    return short and in_pairs and len(arrays) + 1 <= buffers and all(map(in_units, matrices))
+    # It writes halves in pairs, and blocks: two are whole words.
+    whole = wide % 64 == cache.offset % 4 == 0 if cache.dtype == np.uint8 else wide % 2 == 0
+    return short and whole and len(arrays) + 1 <= buffers and all(map(in_units, matrices))
 
 
 def _linear_sum(call: Call, numbers: Mapping[str, Any]) -> Launch:
@@ -187,8 +195,13 @@ def _linear_sum(call: Call, numbers: Mapping[str, Any]) -> Launch:
 def fuses_norm(arrays: Mapping[str, Any], buffers: int) -> bool:
     """Whether the product with these matrices has a kernel with the norm before it."""
     weights = [arrays[name] for name in ("weight", "shared", "up") if name in arrays]
-    fit = arrays["x"].shape[1] <= WIDEST_NORM and len(arrays) + 2 <= buffers
-    return fit and all(map(in_units, weights))
+    results = 2 + (arrays["x"].shape[1] > WIDEST_NORM)
+    return len(arrays) + results <= buffers and all(map(in_units, weights))
+
+
+def _most_norms(width: int) -> int:
+    """Groups of a GPU that each compute the norm of a row: of wide rows fewer, which read as much in all."""
+    return max(1, _MOST_GROUPS * WIDEST_NORM // max(width, WIDEST_NORM))
 
 
 def _weights() -> dict[str, str]:

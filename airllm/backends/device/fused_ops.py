@@ -2,10 +2,9 @@
 
 Of a token alone, a layer is six launches: queries, keys and values (`products.py`), with the sum and the norm
 before them (`residual.py`); their norms and rotation with the write to the cache (`heads.py`); attention; its
-output; gate and up with the activation, and what comes before them; down. Rows that are too wide for that
-have their sums and norms in launches of their own. With latent attention it is seven: `latents.py` has the
-queries with the write to the cache. A result that is used otherwise is computed as it would be alone.
-`mixture.py` has the launches of experts.
+output; gate and up with the activation, and what comes before them; down. With latent attention it is seven:
+`latents.py` has the queries with the write to the cache. A result that is used otherwise is computed as it
+would be alone. `mixture.py` has the launches of experts.
 """
 
 from __future__ import annotations

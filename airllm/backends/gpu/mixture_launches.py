@@ -13,7 +13,8 @@ from airllm.backends.gpu.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, 
 _GROUP = 64
 _MOST_GROUPS = 2**20
 _GROUPS_OF_UNIT = 16  # on a GPU, so that few of them make the choice
-_NORMS_OF_UNIT = 8  # on a GPU, of products whose groups compute the norm before them
+_NORMS_OF_UNIT = 8  # on a GPU, of products whose groups compute the norm before them, up to this width:
+_NARROW_NORM = 4096
 _OTHERS = ("shared", "up", "shared_up")  # matrices beside `weight`, of formats of their own
 # Kernels whose text is in a header with others.
 _FAMILIES = {"mixture_up": "mixture", "mixture_down": "mixture", "linear_sum": "linear_beside"}
@@ -122,7 +123,7 @@ def _linear_beside(
     floats = (np.float32(numbers[name]) for name in ("eps", "factor", "gate_factor"))
     flags = np.uint32(activation), np.uint32(numbers["paired"])
     scaled = numbers["factors_from"], arrays["factors"].size if "factors" in arrays else 0
-    most = _NORMS_OF_UNIT * units if own else _MOST_GROUPS
+    most = _most_norms(k, units) if own else _MOST_GROUPS
     arguments = (*memory, *_numbers(*sizes, k, apart, *scaled), *floats, *flags)
     launch = _launch("linear_beside", arrays, arguments, (k,), 1, tasks, form, units, most)
     return Plan((launch,), {"own": 4 * launch.groups * k} if own else {})
@@ -147,7 +148,7 @@ def _latent_append(
         *(np.float32(numbers[name]) for name in ("eps", "factor")),
     )
     weights = {"weight": arrays["weight"], "shared": arrays.get("queries", arrays["weight"])}
-    most = _NORMS_OF_UNIT * units if own else _MOST_GROUPS
+    most = _most_norms(k, units) if own else _MOST_GROUPS
     launch = _launch("latent_append", weights, arguments, (k,), 1, tasks, form, units, most)
     return Plan((launch,), {"own": 4 * launch.groups * k} if own else {})
 
@@ -160,10 +161,15 @@ def _linear_merged(
     """
     (heads, splits, _), (_, n, k) = arrays["partial"].shape, arrays["weight"].shape
     arguments = ("partial", "weight", "out", "own", *_numbers(heads, splits, n, k))
-    tasks, most = heads * ceil_div(n, _COLUMNS), _NORMS_OF_UNIT * units
+    tasks, most = heads * ceil_div(n, _COLUMNS), _most_norms(k, units)
     weights = {"weight": arrays["weight"]}
     launch = _launch("linear_merged", weights, arguments, (k,), 1, tasks, form, units, most)
     return Plan((launch,), {"own": 4 * launch.groups * k})
+
+
+def _most_norms(width: int, units: int) -> int:
+    """Groups of a GPU that each compute the norm of a row: of wide rows fewer, which read as much in all."""
+    return units * max(1, _NORMS_OF_UNIT * _NARROW_NORM // max(width, _NARROW_NORM))
 
 
 def _linear_sum(

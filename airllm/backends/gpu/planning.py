@@ -20,7 +20,6 @@ from airllm.backends.gpu.launches import (
 
 _GROUP, _MOST_GROUPS = 256, 2**16
 _LONGEST_SUM = 1024  # of queries that attention sums: common/attention.h
-_WIDEST_NORM = 4096  # of a GPU, whose many groups each compute the norm of a row before they multiply it
 
 
 class SharedKernels:
@@ -76,11 +75,9 @@ class SharedKernels:
 
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
         """Whether there is a kernel of "gated_linear", "rope_append" or the like for these arrays."""
-        if self.form != "gpu":
-            return True
-        if name == "latent_append":
+        if self.form == "gpu" and name == "latent_append":
             return arrays["keep_norm"].size + 2 * arrays["cos"].shape[-1] <= _LONGEST_SUM
-        return name != "normed_linear" or arrays["x"].shape[1] <= _WIDEST_NORM
+        return True
 
     def formats(self) -> Sequence[str]:
         """The block formats that its kernels read."""

@@ -123,6 +123,31 @@ fn kept_value(scale: f32, i: u32) -> f32 {
   return select(found.y, found.x, j == first);
 }
 
+// Values 64 i to 64 i + 63 of what the token keeps, as two blocks of q8_0: together they are whole words.
+fn put_blocks(scale: f32, i: u32) {
+  var words = array<u32, 17>();
+  for (var block = 0u; block < 2u; block++) {
+    let start = 64u * i + 32u * block;
+    var top = 0.0;
+    for (var j = 0u; j < 32u; j++) {
+      top = max(top, abs(kept_value(scale, start + j)));
+    }
+    let step = top / 127.0;
+    for (var j = 0u; j < 17u; j++) {
+      var bits = f16_bits(step);
+      if (j > 0u) {
+        let at = start + 2u * (j - 1u);
+        bits = code_pair(kept_value(scale, at), kept_value(scale, at + 1u), step);
+      }
+      let half = 17u * block + j;
+      words[half / 2u] |= bits << (half % 2u * 16u);
+    }
+  }
+  for (var j = 0u; j < 17u; j++) {
+    cache_words[numbers.cache_from / 4u + 17u * i + j] = words[j];
+  }
+}
+
 fn keep_row(lid: u32) {
   var squares = Sum();
   for (var j = lid; j < numbers.rank; j += GROUP) {
@@ -131,6 +156,12 @@ fn keep_row(lid: u32) {
   }
   let scale = deviation(lid, squares, numbers.rank);
   let wide = numbers.rank + 2u * numbers.r;
+  if (numbers.cache_type == BOOL) {
+    for (var i = lid; i < wide / 64u; i += GROUP) {
+      put_blocks(scale, i);
+    }
+    return;
+  }
   for (var j = 2u * lid; j < wide; j += 2u * GROUP) {
     put_cache(numbers.cache_from + j, kept_value(scale, j), kept_value(scale, j + 1u), wide - j);
   }

@@ -10,14 +10,6 @@ fn put_half(i: u32, bits: u32) {
   atomicOr(&out_words[i / 2u], bits << shift);
 }
 
-// The code of a value, rounded half away from zero, as in airllm/formats/blocks_32.py.
-fn code_of(v: f32, inverse: f32) -> u32 {
-  let size = min(abs(v * inverse), 127.0);
-  let whole = floor(size);
-  let code = i32(whole) + i32(size - whole >= 0.5);
-  return u32(select(code, -code, v < 0.0)) & 0xffu;
-}
-
 fn put_block(at: u32, to: u32) {
   var values = array<f32, 32>();
   var top = 0.0;
@@ -26,10 +18,9 @@ fn put_block(at: u32, to: u32) {
     top = max(top, abs(values[j]));
   }
   let scale = top / 127.0;
-  let inverse = select(1.0 / scale, 0.0, scale == 0.0);
   put_half(to, f16_bits(scale));
   for (var j = 0u; j < HALVES - 1u; j++) {
-    put_half(to + 1u + j, code_of(values[2u * j], inverse) | (code_of(values[2u * j + 1u], inverse) << 8u));
+    put_half(to + 1u + j, code_pair(values[2u * j], values[2u * j + 1u], scale));
   }
 }
 

@@ -1,20 +1,12 @@
 // The row that a work-group multiplies is the sum (a by the norm `post` * factor + residual) * scale, or with
 // `norm` the norm of that, which the work-group computes for itself; the first one also writes them: see
-// common/normed_row.h of the GPU kernels.
-var<workgroup> own: array<f32, 3840>;
-
-fn row_at(i: u32) -> f32 {
-  return own[i];
-}
-fn a_quad(i: u32) -> vec4<f32> {
-  return vec4<f32>(own[i], own[i + 1u], own[i + 2u], own[i + 3u]);
-}
-
+// common/normed_row.h of the GPU kernels. own_row.wgsl or wide_row.wgsl says where the row is.
 fn deviation(lid: u32, squares: Sum) -> f32 {
   return 1.0 / sqrt(group_total(lid, squares) / f32(numbers.k) + numbers.eps);
 }
 
 fn prepare_row(lid: u32, group: u32) {
+  begin_row(group);
   var of_x = numbers.factor;
   if (numbers.post_type != 0u) {
     var squares = Sum();
@@ -33,7 +25,7 @@ fn prepare_row(lid: u32, group: u32) {
     if (numbers.scale_type != 0u) {
       v *= scale_at(0u);
     }
-    own[j] = v;
+    put_row(j, v);
     if (group == 0u) {
       rows_words[j] = bitcast<u32>(v);
     }
@@ -42,11 +34,12 @@ fn prepare_row(lid: u32, group: u32) {
   if (numbers.norm_type != 0u) {
     let of_sum = deviation(lid, squares);
     for (var j = lid; j < numbers.k; j += GROUP) {
-      own[j] = own[j] * of_sum * norm_at(j);
+      let v = row_at(j) * of_sum * norm_at(j);
+      put_row(j, v);
       if (group == 0u) {
-        rows_words[numbers.apart + j] = bitcast<u32>(own[j]);
+        rows_words[numbers.apart + j] = bitcast<u32>(v);
       }
     }
   }
-  workgroupBarrier();
+  finish_row();
 }
