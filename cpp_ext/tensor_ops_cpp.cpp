@@ -227,6 +227,7 @@ py::dict optimization_info() {
   info["has_avx512"] = has.avx512;
   info["has_avx_vnni"] = has.avx_vnni;
   info["has_avx512_vnni"] = has.avx512_vnni;
+  info["has_avx512_vbmi"] = has.avx512_vbmi;
   info["has_avx512_bf16"] = has.avx512_bf16;
   info["has_avx512_amx"] = has.avx512_amx;
   info["has_neon"] = has.neon;

@@ -1,9 +1,6 @@
 """Caches of q8_0 blocks, read as they are stored: attention to them, and whole layers that fill them."""
 
-import ctypes
-import mmap
-import sys
-
+import guarded_memory
 import numpy as np
 import pytest
 from accuracy import assert_agrees
@@ -31,6 +28,7 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
 from tests.support.models.tiny_models import DATA
 
+before_a_hole = guarded_memory.before_a_hole
 MODELS = {
     "32": {},
     "64": {"head_dim": 64, "rope": Rope(1e4, 64), "heads": 9, "kv_heads": 3},
@@ -173,25 +171,6 @@ def test_what_is_no_attention_is_refused(message, reached):
     with pytest.raises((ValueError, TypeError), match=f"cached_attention: {message}"):
         reached.cached_attention(**given)
     reached.silu(np.ones(1, np.float32))
-
-
-@pytest.fixture
-def before_a_hole():
-    """Makes arrays of bytes behind which nothing may be read."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("mprotect as Linux has it")
-    page, libc, maps = mmap.PAGESIZE, ctypes.CDLL(None, use_errno=True), []
-
-    def make(like):
-        pages = -(-like.nbytes // page) * page
-        maps.append(mmap.mmap(-1, pages + page))
-        hole = ctypes.addressof(ctypes.c_char.from_buffer(maps[-1])) + pages
-        assert libc.mprotect(ctypes.c_void_p(hole), page, 0) == 0  # PROT_NONE
-        made = np.frombuffer(maps[-1], np.uint8, like.nbytes, pages - like.nbytes).reshape(like.shape)
-        made[...] = like
-        return made
-
-    return make
 
 
 @having

@@ -39,7 +39,8 @@ struct BlockOf256 {
   static constexpr int kFields = 8 / kLowBits, kLowBytes = 256 / kFields;
   static constexpr int kLargest = (1 << (kLowBits + kHighBits)) - 1;  // code
   static constexpr int kZero = 0, kOffsetScale = 0, kRun = 32, kHigh = 0;
-  static constexpr bool kSigned = false, kOffset = false;
+  static constexpr bool kSigned = false, kOffset = false, kNegatesX = false, kInTwos = false,
+                        kHasOneScale = false;
   static_assert(kBlocks[kFormat].values == kValues);
 
   // The chunk whose low bits are field f of the bytes of low bits at offset `at`, and its half of 16 values.

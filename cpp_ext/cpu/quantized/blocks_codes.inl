@@ -10,8 +10,10 @@
 // and its codes 16 at a time, a piece, as two vectors of bytes and what makes codes of them:
 //   piece(block, p)        what is looked up in a codebook, or stored
 //   rest(block, p)         the signs, what is added, or powers of 3
-//   rest_of_vector(b, v)   those of a whole vector, if that is faster
 //   code(piece, rest)      for vectors of any length, so that several pieces share instructions
+//   Parts(block)           what is found of a whole block first, with piece(p), and rest(v) of a whole
+//   vector,
+//                          where that is faster
 // or, where codes are fields of the stored bytes, StoredFields as its Reader, and unpack().
 #ifndef AIRLLM_BLOCKS_CODES_INL
 #define AIRLLM_BLOCKS_CODES_INL
@@ -26,15 +28,25 @@ namespace cpu::ISA {
 namespace {
 namespace stored {
 
+// Pieces of a block as they are found one by one.
+template <class F>
+struct PartsOfBlock {
+  const uint8_t* block;
+  explicit INLINE PartsOfBlock(const uint8_t* p) : block(p) {}
+  INLINE Sixteen piece(int p) const { return F::piece(block, p); }
+  INLINE Bytes rest(int v) const {
+    return bytes_of_pieces([&](int i) { return F::rest(block, v * kStep / 16 + i); });
+  }
+};
+
 // The codes of a block in order, made in registers: a load would wait for the shorter stores before it.
 template <class F>
 struct CodesOfPieces {
-  const uint8_t* block;
-  explicit INLINE CodesOfPieces(const char* p) : block(reinterpret_cast<const uint8_t*>(p)) {}
+  typename F::Parts parts;
+  explicit INLINE CodesOfPieces(const char* p) : parts(reinterpret_cast<const uint8_t*>(p)) {}
   INLINE Bytes vector(int v) const {
     const int first = v * kStep / 16;
-    return F::code(bytes_of_pieces([&](int i) { return F::piece(block, first + i); }),
-                   F::rest_of_vector(block, v));
+    return F::code(bytes_of_pieces([&](int i) { return parts.piece(first + i); }), parts.rest(v));
   }
 };
 
@@ -74,10 +86,12 @@ struct BlockOfCodes {
   static constexpr Format kFormat = kFormatOf;
   static constexpr int kValues = 256, kBytes = kBlocks[kFormat].bytes;
   static constexpr int kLargest = 127, kZero = kSignedZero, kFields = 1;
-  static constexpr bool kSigned = true, kOffset = false;
+  static constexpr bool kSigned = true, kOffset = false, kNegatesX = false, kInTwos = false,
+                        kHasOneScale = false;
   static_assert(kBlocks[kFormat].values == kValues);
 
   // Panels read codes from memory: those of LANES rows at once, made in registers, would be too much code.
+  using Parts = PartsOfBlock<F>;
   using Reader = CodesOfPieces<F>;
   using PanelReader = CodesInMemory256<F>;
   // The number of the 16 values whose codes are field f of the bytes that a reader reads at offset `at`.
@@ -85,9 +99,6 @@ struct BlockOfCodes {
 
   static INLINE float block_scale(const char* p) { return F::step(reinterpret_cast<const uint8_t*>(p)); }
 
-  static INLINE Bytes rest_of_vector(const uint8_t* block, int v) {
-    return bytes_of_pieces([&](int i) { return F::rest(block, v * kStep / 16 + i); });
-  }
   static INLINE void unpack(int8_t* to, const uint8_t* block, int chunk) {
     for (int p = 2 * chunk; p < 2 * chunk + 2; ++p, to += 16)
       *reinterpret_cast<SixteenInMemory*>(to) = F::code(F::piece(block, p), F::rest(block, p));
@@ -107,10 +118,6 @@ struct BlockOfCodes {
 
 typedef uint64_t TwoLongs __attribute__((vector_size(16)));
 typedef uint32_t FourUnsigned __attribute__((vector_size(16)));
-template <class V>
-struct UnsignedOf {
-  typedef uint8_t Type __attribute__((vector_size(sizeof(V))));
-};
 
 INLINE uint32_t pair_at(const uint8_t* p) { return word_at(reinterpret_cast<const char*>(p)); }
 INLINE uint32_t four_at(const uint8_t* p) { return four_at(reinterpret_cast<const char*>(p)); }
@@ -160,6 +167,13 @@ struct TernaryBlock : BlockOfCodes<F, kFormat> {
   static INLINE int sub_scale(const uint8_t*, int) { return 1; }
 };
 
+// As products of a few rows take them: 0 to 2, all with one scale.
+template <class F, class Base>
+struct Digits : Base {
+  static constexpr bool kSigned = false, kHasOneScale = true;
+  static constexpr int kZero = 1, kLargest = 2;
+};
+
 struct TQ2_0 : TernaryBlock<TQ2_0, kTQ2_0> {  // two bits each
   static constexpr int kScale = 64, kLow = 0, kFields = 4, kBits = 2;
   using Reader = StoredFields<TQ2_0>;
@@ -172,18 +186,37 @@ struct TQ2_0 : TernaryBlock<TQ2_0, kTQ2_0> {  // two bits each
   }
 };
 
+struct DigitsOfTQ2_0 : Digits<DigitsOfTQ2_0, TQ2_0> {
+  using Reader = StoredFields<DigitsOfTQ2_0>;
+  static INLINE Bytes code(Bytes bits) { return bits; }
+};
+
 // Five digits in a byte, which is a fraction of 256: a multiplication by a power of 3 moves one in front. The
 // first 32 bytes have one power for each chunk, 16 bytes one for each piece, and the last four bytes have
-// four digits each.
+// four digits each. The powers are words, of two bytes each.
 struct Powers {
-  alignas(64) uint8_t of_piece[16][16] = {};
+  alignas(64) uint16_t of_piece[16][8] = {};
   constexpr Powers() {
-    constexpr uint8_t kPowers[] = {1, 3, 9, 27, 81};
+    constexpr uint16_t kPowers[] = {1, 3, 9, 27, 81};
     for (int p = 0; p < 16; ++p)
-      for (int i = 0; i < 16; ++i) of_piece[p][i] = kPowers[p < 10 ? p / 2 : p < 15 ? p - 10 : i / 4];
+      for (int i = 0; i < 8; ++i) of_piece[p][i] = kPowers[p < 10 ? p / 2 : p < 15 ? p - 10 : i / 2];
   }
 };
 inline constexpr Powers kPowersOf3;
+
+// Each byte times the power of its word, without what does not fit a byte.
+template <class V>
+INLINE V times_powers(V bytes, V powers) {
+  typedef uint16_t Each __attribute__((vector_size(sizeof(V))));
+  const Each both = (Each)bytes, low = both * (Each)powers, high = (both & (uint16_t)0xff00) * (Each)powers;
+  return (V)((low & (uint16_t)0x00ff) | high);
+}
+// The digits of bytes in front, 0 to 2: a third of 256 is a digit. Bytes are compared as signed ones.
+template <class V>
+INLINE V digits_of(V bytes) {
+  const V moved = bytes ^ (int8_t)-128;
+  return V{} - (V)(moved > (int8_t)(85 - 128)) - (V)(moved > (int8_t)(170 - 128));
+}
 
 struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
   static constexpr int kScale = 52;
@@ -194,9 +227,16 @@ struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
   static INLINE Sixteen rest(const uint8_t*, int p) { return load_sixteen(kPowersOf3.of_piece[p]); }
   template <class V>
   static INLINE V code(V bytes, V powers) {
-    using Unsigned = typename UnsignedOf<V>::Type;
-    const Unsigned moved = (Unsigned)bytes * (Unsigned)powers;  // a third of 256 is a digit
-    return V{} - (int8_t)1 - (V)(moved > (uint8_t)85) - (V)(moved > (uint8_t)170);
+    return digits_of(times_powers(bytes, powers)) - (int8_t)1;
+  }
+};
+
+struct DigitsOfTQ1_0 : Digits<DigitsOfTQ1_0, TQ1_0> {
+  using Reader = CodesOfPieces<DigitsOfTQ1_0>;
+  using Parts = PartsOfBlock<DigitsOfTQ1_0>;
+  template <class V>
+  static INLINE V code(V bytes, V powers) {
+    return digits_of(times_powers(bytes, powers));
   }
 };
 
@@ -205,8 +245,8 @@ struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
 constexpr uint64_t kEachByte = 0x0101010101010101u;
 
 // The block's float16 is its first number; kDivisor of its parts are a step. A sub-block has 2 s + 1 steps; a
-// format has s of eight sub-blocks, scale_bits(block, i). Of eight values, it has the vector(block, number)
-// and signs(block, number), a byte of ones for each negative value.
+// format has s of eight sub-blocks, scale_bits(block, i). Of eight values, it has the index(block, number) of
+// their vector in kBook, and signs(block, number), a byte of ones for each negative value.
 template <class F, Format kFormat>
 struct CodebookBlock : BlockOfCodes<F, kFormat> {
   static INLINE float step(const uint8_t* block) { return half_at(block) * (1.f / F::kDivisor); }
@@ -219,8 +259,12 @@ struct CodebookBlock : BlockOfCodes<F, kFormat> {
   static INLINE int sub_scale(const uint8_t* block, int j) {
     return 2 * F::scale_bits(block, j / 8)[j % 8] + 1;
   }
+  template <class Index>
+  static INLINE Sixteen piece_of(int p, const Index& index) {
+    return (Sixteen)TwoLongs{F::kBook.words[index(2 * p)], F::kBook.words[index(2 * p + 1)]};
+  }
   static INLINE Sixteen piece(const uint8_t* block, int p) {
-    return (Sixteen)TwoLongs{F::vector(block, 2 * p), F::vector(block, 2 * p + 1)};
+    return F::piece_of(p, [=](int number) { return F::index(block, number); });
   }
   static INLINE Sixteen rest(const uint8_t* block, int p) {
     return (Sixteen)TwoLongs{F::signs(block, 2 * p), F::signs(block, 2 * p + 1)};
@@ -231,11 +275,28 @@ struct CodebookBlock : BlockOfCodes<F, kFormat> {
   }
 };
 
-// Bytes of ones where the bits at p are set, of a whole vector.
-INLINE Bytes ones_of_bits(const uint8_t* p) {
-  const Bytes masks = (Bytes)(Longs{} + 0x8040201008040201u);
-  return (eights<2>(reinterpret_cast<const char*>(p)) & masks) == masks;
-}
+// The indices of a block, found eight at a time by F::indices(block, i).
+template <class F>
+struct IndexedParts : PartsOfBlock<F> {
+  alignas(16) uint16_t index[F::kIndices];
+  explicit INLINE IndexedParts(const uint8_t* block) : PartsOfBlock<F>(block) {
+    for (int i = 0; i < F::kIndices / 8; ++i)
+      *reinterpret_cast<EightWordsInMemory*>(index + 8 * i) = F::indices(block, i);
+    __asm__("" : "+m"(index));  // else GCC takes each from a vector, which is slower than a load
+  }
+  INLINE Sixteen piece(int p) const {
+    return F::piece_of(p, [&](int number) { return index[number]; });
+  }
+};
+
+// With the signs as bits, from byte kSigns on.
+template <class F, class Base>
+struct WithSignBits : Base {
+  explicit INLINE WithSignBits(const uint8_t* block) : Base(block) {}
+  INLINE Bytes rest(int v) const {
+    return ones_of_bits(reinterpret_cast<const char*>(this->block) + F::kSigns + v * kStep / 8);
+  }
+};
 
 INLINE EightWords eight_nibbles(const uint8_t* p) { return words_of(bytes_of_fields<4>(four_at(p))); }
 
@@ -253,10 +314,9 @@ INLINE EightWords highest_of_words(const uint8_t* p) {
 
 struct IQ2_XXS : CodebookBlock<IQ2_XXS, kIQ2_XXS> {
   static constexpr int kUnit = 32, kDivisor = 8, kLargest = 43;
+  static constexpr const auto& kBook = kBookIQ2_XXS;
   static INLINE EightWords scale_bits(const uint8_t* block, int) { return highest_of_longs(block + 2); }
-  static INLINE uint64_t vector(const uint8_t* block, int number) {
-    return kBookIQ2_XXS.words[block[2 + number / 4 * 8 + number % 4]];
-  }
+  static INLINE int index(const uint8_t* block, int number) { return block[2 + number / 4 * 8 + number % 4]; }
   static INLINE uint64_t signs(const uint8_t* block, int number) {
     return kSignMasks.of_seven[four_at(block + 6 + number / 4 * 8) >> number % 4 * 7 & 127];
   }
@@ -264,64 +324,68 @@ struct IQ2_XXS : CodebookBlock<IQ2_XXS, kIQ2_XXS> {
 
 struct IQ2_XS : CodebookBlock<IQ2_XS, kIQ2_XS> {
   static constexpr int kUnit = 16, kDivisor = 8, kLargest = 43;
+  static constexpr const auto& kBook = kBookIQ2_XS;
   static INLINE EightWords scale_bits(const uint8_t* block, int i) {
     return eight_nibbles(block + 66 + 4 * i);
   }
-  static INLINE uint64_t vector(const uint8_t* block, int number) {
-    return kBookIQ2_XS.words[pair_at(block + 2 + 2 * number) & 511];
-  }
+  static INLINE int index(const uint8_t* block, int number) { return pair_at(block + 2 + 2 * number) & 511; }
   static INLINE uint64_t signs(const uint8_t* block, int number) {
     return kSignMasks.of_seven[pair_at(block + 2 + 2 * number) >> 9];
   }
 };
 
 struct IQ2_S : CodebookBlock<IQ2_S, kIQ2_S> {
-  static constexpr int kUnit = 16, kDivisor = 8, kLargest = 43;
+  static constexpr int kUnit = 16, kDivisor = 8, kLargest = 43, kSigns = 34;
+  static constexpr const auto& kBook = kBookIQ2_S;
+  using Parts = WithSignBits<IQ2_S, PartsOfBlock<IQ2_S>>;
   static INLINE EightWords scale_bits(const uint8_t* block, int i) {
     return eight_nibbles(block + 74 + 4 * i);
   }
-  static INLINE uint64_t vector(const uint8_t* block, int number) {
-    return kBookIQ2_S.words[block[2 + number] | (block[66 + number / 4] >> number % 4 * 2 & 3) << 8];
+  static INLINE int index(const uint8_t* block, int number) {
+    return block[2 + number] | (block[66 + number / 4] >> number % 4 * 2 & 3) << 8;
   }
   static INLINE uint64_t signs(const uint8_t* block, int number) {
-    return kSignMasks.of_eight[block[34 + number]];
-  }
-  static INLINE Bytes rest_of_vector(const uint8_t* block, int v) {
-    return ones_of_bits(block + 34 + v * kStep / 8);
+    return kSignMasks.of_eight[block[kSigns + number]];
   }
 };
 
-// With vectors of four values, four(block, number).
+// With vectors of four values.
 template <class F, Format kFormat>
 struct CodebookOfFours : CodebookBlock<F, kFormat> {
-  static INLINE Sixteen piece(const uint8_t* block, int p) {
-    return (Sixteen)FourUnsigned{F::four(block, 4 * p), F::four(block, 4 * p + 1), F::four(block, 4 * p + 2),
-                                 F::four(block, 4 * p + 3)};
+  template <class Index>
+  static INLINE Sixteen piece_of(int p, const Index& index) {
+    const auto& words = F::kBook.words;
+    return (Sixteen)FourUnsigned{words[index(4 * p)], words[index(4 * p + 1)], words[index(4 * p + 2)],
+                                 words[index(4 * p + 3)]};
   }
 };
 
 struct IQ3_XXS : CodebookOfFours<IQ3_XXS, kIQ3_XXS> {
   static constexpr int kUnit = 32, kDivisor = 4, kLargest = 62;
+  static constexpr const auto& kBook = kBookIQ3_XXS;
   static INLINE EightWords scale_bits(const uint8_t* block, int) { return highest_of_words(block + 66); }
-  static INLINE uint32_t four(const uint8_t* block, int number) {
-    return kBookIQ3_XXS.words[block[2 + number]];
-  }
+  static INLINE int index(const uint8_t* block, int number) { return block[2 + number]; }
   static INLINE uint64_t signs(const uint8_t* block, int number) {
     return kSignMasks.of_seven[four_at(block + 66 + number / 4 * 4) >> number % 4 * 7 & 127];
   }
 };
 
 struct IQ3_S : CodebookOfFours<IQ3_S, kIQ3_S> {
-  static constexpr int kUnit = 32, kDivisor = 1, kLargest = 15;
+  static constexpr int kUnit = 32, kDivisor = 1, kLargest = 15, kIndices = 64, kSigns = 74;
+  static constexpr const auto& kBook = kBookIQ3_S;
+  using Parts = WithSignBits<IQ3_S, IndexedParts<IQ3_S>>;
   static INLINE EightWords scale_bits(const uint8_t* block, int) { return eight_nibbles(block + 106); }
-  static INLINE uint32_t four(const uint8_t* block, int number) {
-    return kBookIQ3_S.words[block[2 + number] | (block[66 + number / 8] >> number % 8 & 1) << 8];
+  static INLINE int index(const uint8_t* block, int number) {
+    return block[2 + number] | (block[66 + number / 8] >> number % 8 & 1) << 8;
+  }
+  static INLINE EightWords indices(const uint8_t* block, int i) {
+    const EightUnsigned ninth =
+        (EightUnsigned{} + block[66 + i]) * EightUnsigned{256, 128, 64, 32, 16, 8, 4, 2};
+    const EightWords low = words_at(reinterpret_cast<const char*>(block) + 2 + 8 * i) & (int16_t)255;
+    return low | (EightWords)(ninth & (uint16_t)256);
   }
   static INLINE uint64_t signs(const uint8_t* block, int number) {
-    return kSignMasks.of_eight[block[74 + number]];
-  }
-  static INLINE Bytes rest_of_vector(const uint8_t* block, int v) {
-    return ones_of_bits(block + 74 + v * kStep / 8);
+    return kSignMasks.of_eight[block[kSigns + number]];
   }
 };
 
@@ -330,6 +394,7 @@ struct IQ3_S : CodebookOfFours<IQ3_S, kIQ3_S> {
 template <class F, Format kFormat>
 struct CodebookOfSigns : CodebookBlock<F, kFormat> {
   static constexpr int kDivisor = 8, kLargest = 9;
+  static constexpr const auto& kBook = kBookIQ1;
   template <class V>
   static INLINE V code(V values, V added) {
     return values + added;
@@ -342,9 +407,8 @@ struct IQ1_S : CodebookOfSigns<IQ1_S, kIQ1_S> {
   static INLINE EightWords scale_bits(const uint8_t* block, int) {
     return (EightWords)((EightUnsigned)load_sixteen(block + 34) >> 12 & (uint16_t)7);
   }
-  static INLINE uint64_t vector(const uint8_t* block, int number) {
-    return kBookIQ1
-        .words[block[2 + number] | (pair_at(block + 34 + number / 4 * 2) >> number % 4 * 3 & 7) << 8];
+  static INLINE int index(const uint8_t* block, int number) {
+    return block[2 + number] | (pair_at(block + 34 + number / 4 * 2) >> number % 4 * 3 & 7) << 8;
   }
   static INLINE Sixteen rest(const uint8_t* block, int p) {
     return Sixteen{} + static_cast<int8_t>(1 - 2 * (block[35 + p / 2 * 2] >> 7));
@@ -364,8 +428,8 @@ struct IQ1_M : CodebookOfSigns<IQ1_M, kIQ1_M> {
     const TwoLongs each = {kEachWord * pair_at(block + 48 + 4 * i), kEachWord * pair_at(block + 50 + 4 * i)};
     return (EightWords)((EightUnsigned)each * EightUnsigned{512, 64, 8, 1, 512, 64, 8, 1} >> 9 & (uint16_t)7);
   }
-  static INLINE uint64_t vector(const uint8_t* block, int number) {
-    return kBookIQ1.words[block[number] | (nibble_at(block + 32, number) & 7) << 8];
+  static INLINE int index(const uint8_t* block, int number) {
+    return block[number] | (nibble_at(block + 32, number) & 7) << 8;
   }
   static INLINE uint64_t signs(const uint8_t* block, int number) {
     return eight_added(nibble_at(block + 32, number) >> 3);

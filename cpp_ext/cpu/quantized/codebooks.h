@@ -41,6 +41,53 @@ inline constexpr auto kBookIQ3_XXS = unpacked(kStoredIQ3_XXS);
 inline constexpr auto kBookIQ3_S = unpacked(kStoredIQ3_S);
 inline constexpr auto kBookIQ1 = unpacked(kStoredIQ1);
 
+// The same vectors as 16 bits each, in two planes of bytes: for each value the number of its
+// level, in 2 bits of eight values or 4 bits of four. A byte whose lowest bits are such a number has the
+// level at `levels`, when it is cut to 6 bits.
+template <int kCount>
+struct NumberedCodebook {
+  alignas(64) uint8_t low[kCount], high[kCount];
+  alignas(64) int8_t levels[64];
+};
+
+template <int kLevels, int kLength, int kCount>
+constexpr NumberedCodebook<kCount> numbered(const StoredCodebook<kLevels, kLength, kCount>& stored) {
+  constexpr int kBits = 16 / kLength;
+  NumberedCodebook<kCount> book = {};
+  int found = 0;
+  for (int number = 0; number < power(kLevels, kLength); ++number) {
+    if (!(stored.members[number / 64] >> number % 64 & 1)) continue;
+    int word = 0;
+    for (int i = 0, rest = number; i < kLength; ++i, rest /= kLevels) word |= rest % kLevels << kBits * i;
+    book.low[found] = static_cast<uint8_t>(word);
+    book.high[found++] = static_cast<uint8_t>(word >> 8);
+  }
+  for (int i = 0; i < 64; ++i)
+    if (const int level = i & ((1 << kBits) - 1); level < kLevels) book.levels[i] = stored.levels[level];
+  return book;
+}
+
+inline constexpr auto kNumberedIQ2_XXS = numbered(kStoredIQ2_XXS);
+inline constexpr auto kNumberedIQ2_XS = numbered(kStoredIQ2_XS);
+inline constexpr auto kNumberedIQ2_S = numbered(kStoredIQ2_S);
+inline constexpr auto kNumberedIQ3_XXS = numbered(kStoredIQ3_XXS);
+inline constexpr auto kNumberedIQ3_S = numbered(kStoredIQ3_S);
+
+// Seven signs with the eighth, which makes the number of ones even.
+struct EightSigns {
+  alignas(64) uint8_t of_seven[128];
+};
+constexpr EightSigns eight_signs() {
+  EightSigns signs = {};
+  for (int bits = 0; bits < 128; ++bits) {
+    int ones = 0;
+    for (int i = 0; i < 7; ++i) ones += bits >> i & 1;
+    signs.of_seven[bits] = static_cast<uint8_t>(bits | ones % 2 << 7);
+  }
+  return signs;
+}
+inline constexpr EightSigns kEightSigns = eight_signs();
+
 // For eight sign bits, a byte of ones for each one.
 struct SignMasks {
   uint64_t of_eight[256];

@@ -37,10 +37,10 @@ struct ProductKernels {
   void (*linear)(const LinearPart& part);
 };
 
-// Where products prefetch interleaved weights: with one row of x whose vectors load a whole line of memory,
-// or parts of one, and with several rows. choose_prefetch() decides when the kernels are chosen.
+// Which products prefetch interleaved weights: those with one row of x whose vectors load a whole line of
+// memory, and all others. choose_prefetch() decides when the kernels are chosen.
 struct Prefetch {
-  bool of_lines = false, of_parts = false, for_rows = false;
+  bool of_lines = false, of_parts = false;
 };
 inline Prefetch prefetch;
 

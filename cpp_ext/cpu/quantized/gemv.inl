@@ -95,12 +95,27 @@ struct FewRows {
 template <class F>
 constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 2>, product<F, 4>};
 
+// The format with the codes that products of a few rows take.
+template <class F>
+struct OfFewRows {
+  using Format = F;
+};
+template <>
+struct OfFewRows<TQ1_0> {
+  using Format = DigitsOfTQ1_0;
+};
+template <>
+struct OfFewRows<TQ2_0> {
+  using Format = DigitsOfTQ2_0;
+};
+
 template <class F>
 constexpr FewRows few_rows_of_blocks() {
   if constexpr (F::kValues == 32)
     return few_rows_of<Blocks32<F>>;
   else
-    return {packed_bytes256, pack256<F>, few_rows256<F, 1>, few_rows256<F, 2>, several_rows256<F>};
+    return {packed_bytes256, pack256<F>, few_rows256<typename OfFewRows<F>::Format, 1>,
+            few_rows256<typename OfFewRows<F>::Format, 2>, several_rows256<F>};
 }
 
 constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_rows_of<Floats<Float16>>,

@@ -128,6 +128,19 @@ INLINE Int add_scaled_dot(Int sum, Bytes codes, Bytes x, Int scales) {
 }
 #endif
 
+// The products of a block's codes of 0 to 2 with x, which have one scale. Those of all its bytes fit 16 bits.
+struct PlainSum {
+#if defined(PAIRS_U8_I8) && !defined(DOT_U8_I8)
+  Pairs pairs = {};
+  INLINE void add(Bytes codes, Bytes x) { pairs += PAIRS_U8_I8(codes, x); }
+  INLINE Int all() const { return FOURS_OF_PAIRS(pairs); }
+#else
+  Int sum = {};
+  INLINE void add(Bytes codes, Bytes x) { sum = dot_small(sum, codes, x); }
+  INLINE Int all() const { return sum; }
+#endif
+};
+
 // The products of a block of a row with x, as integers: what the lanes of `sum` add up to is multiplied by
 // the block's scale, and those of `offset` by its offset scale.
 struct BlockSums {
@@ -140,11 +153,12 @@ template <class F>
 constexpr bool kHasZero = F::kZero && !F::kSigned;
 
 // all[m]: with row m of x
-template <class F, int M>
-INLINE void multiply_block(BlockSums (&all)[M], const char* w, const Group256* const (&x)[M]) {
+template <class F, int M, class Reader>
+INLINE void multiply_block(BlockSums (&all)[M], const char* w, const Reader& codes,
+                           const Group256* const (&x)[M]) {
   const SubBlocks<F::kUnit> sub = F::sub_blocks(w);
-  const typename F::Reader codes(w);
   Int sum[M] = {};
+  PlainSum plain[M];
 #pragma GCC unroll 16  // the places of bits and scales must be constants
   for (int v = 0; v < 256 / kStep / F::kFields; ++v) {
     const auto scales = scales_of_vector<F>(sub, v);
@@ -152,14 +166,35 @@ INLINE void multiply_block(BlockSums (&all)[M], const char* w, const Group256* c
     for (int vector = v * F::kFields; vector < (v + 1) * F::kFields; ++vector) {
       const Bytes q = codes.vector(vector);
       const auto of_field = scales_of_field<F>(scales, vector);
-      for (int m = 0; m < M; ++m)
-        sum[m] = add_scaled_dot<F>(sum[m], q, load_bytes(x[m]->values + vector * kStep), of_field);
+      for (int m = 0; m < M; ++m) {
+        Bytes each = load_bytes(x[m]->values + vector * kStep);
+        if constexpr (F::kNegatesX) each = codes.with_signs(vector, each);
+        if constexpr (F::kHasOneScale)
+          plain[m].add(q, each);
+        else
+          sum[m] = add_scaled_dot<F>(sum[m], q, each, of_field);
+      }
     }
   }
   for (int m = 0; m < M; ++m) {
+    if (F::kHasOneScale) sum[m] = plain[m].all();
     if (kHasZero<F>) sum[m] -= in_first_lanes(multiply_with_sums(sub.scales, x[m]->sums) * F::kZero);
     all[m].sum = sum[m];
     if (F::kOffset) all[m].offset = multiply_with_sums(sub.offsets, x[m]->sums);
+  }
+}
+
+// A block of each of two rows, whose codes some formats look up together.
+template <class F, int M>
+INLINE void multiply_two(BlockSums (&first)[M], BlockSums (&second)[M], const char* w, const char* other,
+                         const Group256* const (&x)[M]) {
+  if constexpr (F::kInTwos) {
+    const typename F::Readers codes(w, other);
+    multiply_block<F>(first, w, codes.first, x);
+    multiply_block<F>(second, other, codes.second, x);
+  } else {
+    multiply_block<F>(first, w, typename F::Reader(w), x);
+    multiply_block<F>(second, other, typename F::Reader(other), x);
   }
 }
 
@@ -200,7 +235,8 @@ INLINE void multiply_four_rows(RowSums<M>* to, int64_t b, int lane, const char* 
                                const Group256* const (&x)[M], std::integer_sequence<int, I...>) {
   const int64_t at = b * F::kBytes;
   BlockSums rows[4][M];
-  (multiply_block<F, M>(rows[I], w[I] + at, x), ...);
+  multiply_two<F>(rows[0], rows[1], w[0] + at, w[1] + at, x);
+  multiply_two<F>(rows[2], rows[3], w[2] + at, w[3] + at, x);
   for (int m = 0; m < M; ++m) {
     const FourInts sums = sums_of_four(fold(rows[I][m].sum)...);
     __builtin_memcpy(to->sums[b][m] + lane, &sums, 16);

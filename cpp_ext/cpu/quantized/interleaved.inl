@@ -180,8 +180,7 @@ INLINE const char* band_at(const char* weight, int64_t k, int64_t n, int64_t b) 
 template <class F, int M>
 INLINE bool prefetches() {
   if constexpr (VECTORS < 32 && F::kValues == 256 && M > 2) return false;
-  if constexpr (M > 1) return prefetch.for_rows;
-  return LANES < kBand ? prefetch.of_parts : prefetch.of_lines;
+  return M > 1 || LANES < kBand ? prefetch.of_parts : prefetch.of_lines;
 }
 
 // Calls each(block, lane, number) for the blocks of a band, LANES rows at a time, for M rows of x.

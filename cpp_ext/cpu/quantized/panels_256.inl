@@ -178,7 +178,7 @@ INLINE void unpack_scales(PanelOf<F>* panel, const char* const (&w)[LANES], int6
 template <class F>
 INLINE Int codes_of_panel(Bytes codes) {
   constexpr bool kMoved = F::kSigned && !ArithmeticOf<F>::kSigned;
-  return (Int)(kMoved ? codes + (int8_t)ArithmeticOf<F>::kZero : codes);
+  return (Int)(kMoved ? (Bytes)((UnsignedBytes)codes + (uint8_t)ArithmeticOf<F>::kZero) : codes);
 }
 
 // The block at byte `at` of each row.

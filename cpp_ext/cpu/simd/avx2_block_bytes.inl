@@ -56,6 +56,11 @@ INLINE Bytes eights(const char* p) {
   return (Bytes)_mm256_shuffle_epi8(both, index);
 }
 
+INLINE Bytes ones_of_bits(const char* p) {
+  const Bytes masks = (Bytes)(Longs{} + 0x8040201008040201u);
+  return (eights<2>(p) & masks) == masks;
+}
+
 template <int kStride>
 INLINE Vec half_floats(const char* p) {
   const __m128i index = _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3);

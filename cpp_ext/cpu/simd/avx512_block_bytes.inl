@@ -87,6 +87,12 @@ INLINE Bytes eights(Group p) {
   return (Bytes)_mm512_shuffle_epi8(each, index);
 }
 
+INLINE Bytes ones_of_bits(const char* p) {
+  __mmask64 bits;
+  __builtin_memcpy(&bits, p, 8);
+  return (Bytes)_mm512_movm_epi8(bits);
+}
+
 template <int kStride, class Group>
 INLINE Vec half_floats(Group p) {
   return (Vec)_mm512_maskz_cvtph_ps(0xffff, words_of_blocks<kStride>(p));

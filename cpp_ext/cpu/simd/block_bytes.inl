@@ -70,6 +70,12 @@ INLINE Bytes eights(Group p) {
   return load_bytes(all);
 }
 
+// Bytes of ones where the bits at p are set, of a whole vector.
+INLINE Bytes ones_of_bits(const char* p) {
+  const Bytes masks = (Bytes)(Longs{} + 0x8040201008040201u);
+  return (eights<2>(p) & masks) == masks;
+}
+
 // A float16 of each block, in its four lanes.
 template <int kStride, class Group>
 INLINE Vec half_floats(Group p) {

@@ -8,7 +8,9 @@
 #define VECTORS 16
 #endif
 
-#if defined(TILES)
+#if defined(LOOKS_UP_BYTES)
+#include "../quantized/codebook_lookups.inl"
+#elif defined(TILES)
 #include "../quantized/tiles_256.inl"
 #include "../quantized/tiles_32.inl"
 #elif defined(PRODUCTS_OF_PAIRS)
@@ -98,6 +100,12 @@ void linear_interleaved(const LinearPart& part) {
 }
 #endif
 
+#ifdef LOOKS_UP_BYTES
+void linear(const LinearPart& part) {
+  stored::linear_by_lookups(part, BASE::kernels.stored.as_stored.linear);
+}
+#endif
+
 constexpr Kernels extend_base() {
   Kernels all = BASE::kernels;
   all.isa = STRING(ISA);
@@ -109,6 +117,8 @@ constexpr Kernels extend_base() {
 #endif
   all.stored.as_stored.linear = linear;
   all.stored.interleaved.linear = linear_interleaved;
+#elif defined(LOOKS_UP_BYTES)
+  all.stored.as_stored.linear = linear;
 #elif defined(DOT_U8_I8) || defined(DOT_I8_I8)
   all.prefill = with_bytes(all.prefill);
   all.stored = stored::stored_kernels;

@@ -98,8 +98,8 @@ namespace cpu {
 // What this CPU supports, and the operating system too: it must save the registers.
 struct Features {
   bool avx = false, avx2 = false, fma = false, f16c = false, avx_vnni = false, avx512 = false,
-       avx512_vnni = false, avx512_bf16 = false, avx512_amx = false, neon = false, neon_dotprod = false,
-       neon_i8mm = false;
+       avx512_vnni = false, avx512_vbmi = false, avx512_bf16 = false, avx512_amx = false, neon = false,
+       neon_dotprod = false, neon_i8mm = false;
 };
 
 #if defined(AIRLLM_ARM)
@@ -180,7 +180,8 @@ inline Features features() {
   has.avx512 =
       has.avx2 && zmm && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) && bit(seven.b, 31);
   has.avx512_vnni = has.avx512 && bit(seven.c, 11);
-  has.avx512_bf16 = has.avx512_vnni && bit(more.a, 5);
+  has.avx512_vbmi = has.avx512_vnni && bit(seven.c, 1);
+  has.avx512_bf16 = has.avx512_vbmi && bit(more.a, 5);
   const bool tiles = (saved & 0x60000) == 0x60000 && bit(seven.d, 24) && bit(seven.d, 25);
   has.avx512_amx = has.avx512_bf16 && tiles && may_use_tiles();
 #elif defined(AIRLLM_ARM)
@@ -202,6 +203,7 @@ inline std::vector<const Kernels*> supported_sets() {
   if (has.avx512_amx && wide) found.push_back(&avx512_amx::kernels);
 #endif
   if (has.avx512_bf16 && wide) found.push_back(&avx512_bf16::kernels);
+  if (has.avx512_vbmi && wide) found.push_back(&avx512_vbmi::kernels);
   if (has.avx512_vnni && wide) found.push_back(&avx512_vnni::kernels);
   if (has.avx512 && wide) found.push_back(&avx512::kernels);
 #endif

@@ -62,6 +62,9 @@ extern const Kernels kernels;
 namespace avx512_vnni {
 extern const Kernels kernels;
 }
+namespace avx512_vbmi {
+extern const Kernels kernels;
+}
 namespace avx512_bf16 {
 extern const Kernels kernels;
 }

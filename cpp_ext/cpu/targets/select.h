@@ -72,7 +72,7 @@ inline void choose_prefetch() {
     throw std::invalid_argument(std::string("AIRLLM_CPU_PREFETCH has value '") + wanted +
                                 "', expected 0 or 1");
   const auto from = [&](unsigned family) { return wanted ? *wanted == '1' : is_intel_or_amd_from(family); };
-  prefetch = {from(kZen5), from(kZen3), from(kZen3)};
+  prefetch = {from(kZen5), from(kZen3)};
 }
 
 // Checks a number of threads. `what` is where it comes from and `text` its original text, for the error

@@ -37,6 +37,7 @@
 #undef ADD_SUMS_OF_PAIRS
 #undef BLOCK_BYTES
 #undef LOOK_UP
+#undef LOOKS_UP_BYTES
 
 // Allows each kernel file to be included again.
 #undef AIRLLM_ATTENTION_FEW_ROWS_INL
@@ -52,6 +53,7 @@
 #undef AIRLLM_BLOCKS_CODES_INL
 #undef AIRLLM_BLOCK_BYTES_INL
 #undef AIRLLM_BYTES_INL
+#undef AIRLLM_CODEBOOK_LOOKUPS_INL
 #undef AIRLLM_CONVERSIONS_INL
 #undef AIRLLM_ELEMENTS_INL
 #undef AIRLLM_GEMM_INL

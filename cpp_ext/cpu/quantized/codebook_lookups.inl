@@ -1,0 +1,277 @@
+// Products of one to three rows of x with iq2 and iq3, on sets that select bytes and words of tables in two
+// registers (AVX512_VBMI). All vectors of a block are looked up together, as numbers of levels of 16 bits
+// each (NumberedCodebook); then the numbers become bytes in order, and the bytes levels. The signs are masks,
+// which negate x.
+#ifndef AIRLLM_CODEBOOK_LOOKUPS_INL
+#define AIRLLM_CODEBOOK_LOOKUPS_INL
+#ifndef ISA
+#define ISA avx512
+#include "../targets/avx512_instructions.inl"
+#include "../targets/region.h"
+#endif
+#include "blocks_codes.inl"
+#include "gemv_256.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
+
+// For each byte or word of a vector, which one it is taken from.
+template <class T, int kCount>
+struct Places {
+  alignas(64) T of[kCount] = {};
+  template <class Place>
+  constexpr explicit Places(Place place) {
+    for (int i = 0; i < kCount; ++i) of[i] = static_cast<T>(place(i));
+  }
+  INLINE __m512i all() const { return _mm512_load_si512(of); }
+};
+
+INLINE __m512i words_of(__m512i words, __m512i places) {
+  return _mm512_maskz_permutexvar_epi16(0xffffffff, places, words);
+}
+INLINE __m512i bytes_of(__m512i bytes, __m512i places) {
+  return _mm512_maskz_permutexvar_epi8(~0ull, places, bytes);
+}
+
+// The byte of a table at each index of seven or eight bits, and more if the table is as long.
+template <int kCount>
+INLINE __m512i bytes_at(const uint8_t* table, __m512i index, __mmask64 ninth = 0, __mmask64 tenth = 0) {
+  if constexpr (kCount == 128) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
+  } else {
+    constexpr int kHalf = kCount / 2;
+    const __mmask64 second = kCount == 1024 ? tenth : kCount == 512 ? ninth : _mm512_movepi8_mask(index);
+    return _mm512_mask_blend_epi8(second, bytes_at<kHalf>(table, index, ninth, tenth),
+                                  bytes_at<kHalf>(table + kHalf, index, ninth, tenth));
+  }
+}
+
+// Eight signs of the lowest seven bits of each byte.
+INLINE __m512i eight_signs(__m512i sevens) { return bytes_at<128>(kEightSigns.of_seven, sevens); }
+
+// Bytes that have a sign in each bit; those of eight values are at byte kAt(number) of a block's 32.
+template <class F>
+struct SignBytes {
+  __m512i bytes;
+  explicit INLINE SignBytes(const char* p) : bytes(F::sign_bytes(p)) {}
+  INLINE __mmask64 negative(int v) const {
+    static constexpr Places<uint8_t, 64> kPlaces[] = {
+        Places<uint8_t, 64>([](int i) { return F::place_of_signs(i / 8); }),
+        Places<uint8_t, 64>([](int i) { return F::place_of_signs(8 + i / 8); }),
+        Places<uint8_t, 64>([](int i) { return F::place_of_signs(16 + i / 8); }),
+        Places<uint8_t, 64>([](int i) { return F::place_of_signs(24 + i / 8); })};
+    return _mm512_test_epi8_mask(bytes_of(bytes, kPlaces[v].all()),
+                                 _mm512_set1_epi64(static_cast<long long>(0x8040201008040201u)));
+  }
+};
+// Signs that are stored as 256 bits.
+template <class F>
+struct SignBits {
+  const char* p;
+  explicit INLINE SignBits(const char* block) : p(block + F::kSigns) {}
+  INLINE __mmask64 negative(int v) const {
+    __mmask64 bits;
+    __builtin_memcpy(&bits, p + 8 * v, 8);
+    return bits;
+  }
+};
+
+// The lowest eight bits of 64 indices, and their further ones.
+struct Indices {
+  __m512i bytes;
+  __mmask64 ninth = 0, tenth = 0;
+};
+
+// The levels whose numbers are the lowest bits of bytes that begin at the bits kFrom of each long.
+template <class F>
+INLINE Bytes levels_at(__m512i longs, uint64_t from) {
+  const __m512i numbers =
+      _mm512_maskz_multishift_epi64_epi8(~0ull, _mm512_set1_epi64(static_cast<long long>(from)), longs);
+  return (Bytes)bytes_of(_mm512_load_si512(F::kBook.levels), numbers);
+}
+
+// Of a codebook of eights: the 32 words of a block in order.
+template <class F>
+struct Eights {
+  __m512i words;
+  INLINE Bytes vector(int v) const {
+    static constexpr Places<uint16_t, 32> kPlaces[] = {
+        Places<uint16_t, 32>([](int i) { return i / 4; }),
+        Places<uint16_t, 32>([](int i) { return 8 + i / 4; }),
+        Places<uint16_t, 32>([](int i) { return 16 + i / 4; }),
+        Places<uint16_t, 32>([](int i) { return 24 + i / 4; })};
+    return levels_at<F>(words_of(words, kPlaces[v].all()), 0x0e0c0a0806040200u);
+  }
+};
+
+// Those of two rows, which are looked up together: eight indices of one row and of the other by turns.
+template <class F>
+struct EightsOfTwo {
+  Eights<F> first, second;
+  INLINE EightsOfTwo(const char* p, const char* other) {
+    const Indices found = F::indices(p, other);
+    const __m512i low = bytes_at<F::kCount>(F::kBook.low, found.bytes, found.ninth, found.tenth),
+                  high = bytes_at<F::kCount>(F::kBook.high, found.bytes, found.ninth, found.tenth);
+    first.words = _mm512_unpacklo_epi8(low, high), second.words = _mm512_unpackhi_epi8(low, high);
+  }
+};
+// For byte i of the indices of two rows: the byte at place(number) of one, or 64 bytes further of the other.
+template <class Place>
+constexpr Places<uint8_t, 64> of_two_rows(Place place) {
+  return Places<uint8_t, 64>([=](int i) { return place(i / 16 * 8 + i % 8) + i / 8 % 2 * 64; });
+}
+
+// Of a codebook of fours: 64 words, so that each vector of values has its 16 in the lower halves of ints.
+template <class F>
+struct Fours {
+  __m512i ints[4];
+  explicit INLINE Fours(const char* p) {
+    static constexpr Places<uint32_t, 16> kTransposed([](int i) { return i % 4 * 4 + i / 4; });
+    const Indices found = F::indices(p);
+    const __m512i low = bytes_at<F::kCount>(F::kBook.low, found.bytes, found.ninth),
+                  high = bytes_at<F::kCount>(F::kBook.high, found.bytes, found.ninth), zero = __m512i{};
+    const __m512i first = _mm512_maskz_permutexvar_epi32(0xffff, kTransposed.all(), low),
+                  second = _mm512_maskz_permutexvar_epi32(0xffff, kTransposed.all(), high);
+    const __m512i left = _mm512_unpacklo_epi8(first, second), right = _mm512_unpackhi_epi8(first, second);
+    ints[0] = _mm512_unpacklo_epi16(left, zero), ints[1] = _mm512_unpackhi_epi16(left, zero);
+    ints[2] = _mm512_unpacklo_epi16(right, zero), ints[3] = _mm512_unpackhi_epi16(right, zero);
+  }
+  INLINE Bytes vector(int v) const { return levels_at<F>(ints[v], 0x2c2824200c080400u); }
+};
+
+// The codes of a block without their signs, and x with them.
+template <class Codes, class Signs>
+struct CodesAndSigns : Codes, Signs {
+  explicit INLINE CodesAndSigns(const char* p) : Codes(p), Signs(p) {}
+  INLINE CodesAndSigns(Codes codes, const char* p) : Codes(codes), Signs(p) {}
+  INLINE Bytes with_signs(int v, Bytes x) const {
+    return (Bytes)_mm512_mask_sub_epi8((__m512i)x, Signs::negative(v), __m512i{}, (__m512i)x);
+  }
+};
+
+template <class Base>
+struct LookedUp : Base {
+  static constexpr bool kSigned = false, kNegatesX = true;
+  static constexpr int kZero = 0;
+};
+template <class F, class Base, template <class> class Signs>
+struct LookedUpFours : LookedUp<Base> {
+  using Reader = CodesAndSigns<Fours<F>, Signs<F>>;
+};
+template <class F, class Base, template <class> class Signs>
+struct LookedUpEights : LookedUp<Base> {
+  static constexpr bool kInTwos = true;
+  struct Readers {
+    EightsOfTwo<F> codes;
+    CodesAndSigns<Eights<F>, Signs<F>> first, second;
+    INLINE Readers(const char* p, const char* other)
+        : codes(p, other), first(codes.first, p), second(codes.second, other) {}
+  };
+};
+
+struct LookedUpIQ2_XXS : LookedUpEights<LookedUpIQ2_XXS, IQ2_XXS, SignBytes> {
+  static constexpr const auto& kBook = kNumberedIQ2_XXS;
+  static constexpr int kCount = 256;
+  static INLINE Indices indices(const char* p, const char* other) {  // the lower four bytes of each long
+    static constexpr auto kPlaces = of_two_rows([](int i) { return i / 4 * 8 + i % 4; });
+    return {
+        _mm512_permutex2var_epi8(_mm512_loadu_si512(p + 2), kPlaces.all(), _mm512_loadu_si512(other + 2))};
+  }
+  static INLINE __m512i sign_bytes(const char* p) {  // seven bits each of the upper four bytes
+    const __m512i from = _mm512_set1_epi64(0x352e2720352e2720);
+    return eight_signs(_mm512_maskz_multishift_epi64_epi8(~0ull, from, _mm512_loadu_si512(p + 2)));
+  }
+  static constexpr int place_of_signs(int number) { return number / 4 * 8 + number % 4; }
+};
+
+struct LookedUpIQ2_XS : LookedUpEights<LookedUpIQ2_XS, IQ2_XS, SignBytes> {
+  static constexpr const auto& kBook = kNumberedIQ2_XS;
+  static constexpr int kCount = 512;
+  static INLINE Indices indices(const char* p, const char* other) {  // the lowest nine bits of each word
+    static constexpr auto kLow = of_two_rows([](int i) { return 2 * i; }),
+                          kHigh = of_two_rows([](int i) { return 2 * i + 1; });
+    const __m512i words = _mm512_loadu_si512(p + 2), of_other = _mm512_loadu_si512(other + 2);
+    const __m512i high = _mm512_permutex2var_epi8(words, kHigh.all(), of_other);
+    return {_mm512_permutex2var_epi8(words, kLow.all(), of_other),
+            _mm512_test_epi8_mask(high, _mm512_set1_epi8(1))};
+  }
+  static INLINE __m512i sign_bytes(const char* p) {
+    return eight_signs(_mm512_srli_epi16(_mm512_loadu_si512(p + 2), 9));
+  }
+  static constexpr int place_of_signs(int number) { return 2 * number; }
+};
+
+struct LookedUpIQ2_S : LookedUpEights<LookedUpIQ2_S, IQ2_S, SignBits> {
+  static constexpr const auto& kBook = kNumberedIQ2_S;
+  static constexpr int kCount = 1024, kSigns = 34;
+  static INLINE Indices indices(const char* p, const char* other) {  // two bits of each are in a long
+    static constexpr auto kPlaces = of_two_rows([](int i) { return i; });
+    static constexpr Places<uint8_t, 64> kFrom([](int i) { return 2 * (i / 16 * 8 + i % 8); });
+    long long bits[2];
+    __builtin_memcpy(bits, p + 66, 8);
+    __builtin_memcpy(bits + 1, other + 66, 8);
+    const __m512i longs = _mm512_maskz_broadcast_i64x2(0xff, _mm_set_epi64x(bits[1], bits[0]));
+    const __m512i high = _mm512_maskz_multishift_epi64_epi8(~0ull, kFrom.all(), longs);
+    return {_mm512_permutex2var_epi8(_mm512_loadu_si512(p + 2), kPlaces.all(), _mm512_loadu_si512(other + 2)),
+            _mm512_test_epi8_mask(high, _mm512_set1_epi8(1)),
+            _mm512_test_epi8_mask(high, _mm512_set1_epi8(2))};
+  }
+};
+
+struct LookedUpIQ3_XXS : LookedUpFours<LookedUpIQ3_XXS, IQ3_XXS, SignBytes> {
+  static constexpr const auto& kBook = kNumberedIQ3_XXS;
+  static constexpr int kCount = 256;
+  static INLINE Indices indices(const char* p) { return {_mm512_loadu_si512(p + 2)}; }
+  static INLINE __m512i sign_bytes(const char* p) {  // seven bits each of ints, which are in the lower half
+    const __m512i ints = _mm512_maskz_loadu_epi64(0x0f, p + 66);
+    const __m512i from = _mm512_set1_epi64(0x352e2720150e0700);
+    return eight_signs(_mm512_maskz_multishift_epi64_epi8(~0ull, from, ints));
+  }
+  static constexpr int place_of_signs(int number) { return number; }
+};
+
+struct LookedUpIQ3_S : LookedUpFours<LookedUpIQ3_S, IQ3_S, SignBits> {
+  static constexpr const auto& kBook = kNumberedIQ3_S;
+  static constexpr int kCount = 512, kSigns = 74;
+  static INLINE Indices indices(const char* p) {
+    __mmask64 ninth;
+    __builtin_memcpy(&ninth, p + 66, 8);
+    return {_mm512_loadu_si512(p + 2), ninth};
+  }
+};
+
+// The kernels for one to three rows of x, by their number; null for formats without lookups.
+struct ByLookups {
+  void (*rows[4])(const LinearPart& part);
+};
+template <class F>
+constexpr ByLookups by_lookups = {{nullptr, few_rows256<F, 1>, few_rows256<F, 2>, few_rows256<F, 3>}};
+
+INLINE const ByLookups* lookups_of(Format format) {
+  switch (format) {
+    case kIQ2_XXS:
+      return &by_lookups<LookedUpIQ2_XXS>;
+    case kIQ2_XS:
+      return &by_lookups<LookedUpIQ2_XS>;
+    case kIQ2_S:
+      return &by_lookups<LookedUpIQ2_S>;
+    case kIQ3_XXS:
+      return &by_lookups<LookedUpIQ3_XXS>;
+    case kIQ3_S:
+      return &by_lookups<LookedUpIQ3_S>;
+    default:
+      return nullptr;
+  }
+}
+
+void linear_by_lookups(const LinearPart& part, void (*otherwise)(const LinearPart& part)) {
+  const ByLookups* const found = part.packed_rows() <= 3 ? lookups_of(part.format) : nullptr;
+  (found ? found->rows[part.packed_rows()] : otherwise)(part);
+}
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif
