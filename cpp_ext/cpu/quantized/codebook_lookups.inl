@@ -1,5 +1,5 @@
-// Products of one to three rows of x with iq2 and iq3, on sets that select bytes and words of tables in two
-// registers (AVX512_VBMI). All vectors of a block are looked up together, as numbers of levels of 16 bits
+// Products of one to three rows of x with iq1, iq2 and iq3, on sets that select bytes and words of tables in
+// two registers (AVX512_VBMI). All vectors of a block are looked up together, as numbers of levels of 16 bits
 // each (NumberedCodebook); then the numbers become bytes in order, and the bytes levels. The signs are masks,
 // which negate x.
 #ifndef AIRLLM_CODEBOOK_LOOKUPS_INL
@@ -34,21 +34,34 @@ INLINE __m512i bytes_of(__m512i bytes, __m512i places) {
   return _mm512_maskz_permutexvar_epi8(~0ull, places, bytes);
 }
 
-// The byte of a table at each index of seven or eight bits, and more if the table is as long.
+// The lowest eight bits of 64 indices, and a mask for each further bit.
+struct Indices {
+  __m512i bytes;
+  __mmask64 ninth = 0, tenth = 0, eleventh = 0;
+  // Those in the upper half of a table of kCount.
+  template <int kCount>
+  INLINE __mmask64 in_upper_half() const {
+    return kCount == 2048   ? eleventh
+           : kCount == 1024 ? tenth
+           : kCount == 512  ? ninth
+                            : _mm512_movepi8_mask(bytes);
+  }
+};
+
+// The byte of a table at each index.
 template <int kCount>
-INLINE __m512i bytes_at(const uint8_t* table, __m512i index, __mmask64 ninth = 0, __mmask64 tenth = 0) {
+INLINE __m512i bytes_at(const uint8_t* table, const Indices& index) {
   if constexpr (kCount == 128) {
-    return _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), index.bytes, _mm512_load_si512(table + 64));
   } else {
     constexpr int kHalf = kCount / 2;
-    const __mmask64 second = kCount == 1024 ? tenth : kCount == 512 ? ninth : _mm512_movepi8_mask(index);
-    return _mm512_mask_blend_epi8(second, bytes_at<kHalf>(table, index, ninth, tenth),
-                                  bytes_at<kHalf>(table + kHalf, index, ninth, tenth));
+    return _mm512_mask_blend_epi8(index.in_upper_half<kCount>(), bytes_at<kHalf>(table, index),
+                                  bytes_at<kHalf>(table + kHalf, index));
   }
 }
 
 // Eight signs of the lowest seven bits of each byte.
-INLINE __m512i eight_signs(__m512i sevens) { return bytes_at<128>(kEightSigns.of_seven, sevens); }
+INLINE __m512i eight_signs(__m512i sevens) { return bytes_at<128>(kEightSigns.of_seven, {sevens}); }
 
 // Bytes that have a sign in each bit; those of eight values are at byte kAt(number) of a block's 32.
 template <class F>
@@ -75,12 +88,6 @@ struct SignBits {
     __builtin_memcpy(&bits, p + 8 * v, 8);
     return bits;
   }
-};
-
-// The lowest eight bits of 64 indices, and their further ones.
-struct Indices {
-  __m512i bytes;
-  __mmask64 ninth = 0, tenth = 0;
 };
 
 // The levels whose numbers are the lowest bits of bytes that begin at the bits kFrom of each long.
@@ -111,14 +118,14 @@ struct EightsOfTwo {
   Eights<F> first, second;
   INLINE EightsOfTwo(const char* p, const char* other) {
     const Indices found = F::indices(p, other);
-    const __m512i low = bytes_at<F::kCount>(F::kBook.low, found.bytes, found.ninth, found.tenth),
-                  high = bytes_at<F::kCount>(F::kBook.high, found.bytes, found.ninth, found.tenth);
+    const __m512i low = bytes_at<F::kCount>(F::kBook.low, found),
+                  high = bytes_at<F::kCount>(F::kBook.high, found);
     first.words = _mm512_unpacklo_epi8(low, high), second.words = _mm512_unpackhi_epi8(low, high);
   }
 };
 // For byte i of the indices of two rows: the byte at place(number) of one, or 64 bytes further of the other.
 template <class Place>
-constexpr Places<uint8_t, 64> of_two_rows(Place place) {
+constexpr Places<uint8_t, 64> places_of_two(Place place) {
   return Places<uint8_t, 64>([=](int i) { return place(i / 16 * 8 + i % 8) + i / 8 % 2 * 64; });
 }
 
@@ -129,8 +136,8 @@ struct Fours {
   explicit INLINE Fours(const char* p) {
     static constexpr Places<uint32_t, 16> kTransposed([](int i) { return i % 4 * 4 + i / 4; });
     const Indices found = F::indices(p);
-    const __m512i low = bytes_at<F::kCount>(F::kBook.low, found.bytes, found.ninth),
-                  high = bytes_at<F::kCount>(F::kBook.high, found.bytes, found.ninth), zero = __m512i{};
+    const __m512i low = bytes_at<F::kCount>(F::kBook.low, found),
+                  high = bytes_at<F::kCount>(F::kBook.high, found), zero = __m512i{};
     const __m512i first = _mm512_maskz_permutexvar_epi32(0xffff, kTransposed.all(), low),
                   second = _mm512_maskz_permutexvar_epi32(0xffff, kTransposed.all(), high);
     const __m512i left = _mm512_unpacklo_epi8(first, second), right = _mm512_unpackhi_epi8(first, second);
@@ -140,6 +147,27 @@ struct Fours {
   INLINE Bytes vector(int v) const { return levels_at<F>(ints[v], 0x2c2824200c080400u); }
 };
 
+// The 32 bytes at each of two places, as indices of two rows.
+INLINE __m512i of_two_rows(const char* p, const char* other) {
+  static constexpr auto kPlaces = places_of_two([](int i) { return i; });
+  return _mm512_permutex2var_epi8(_mm512_maskz_loadu_epi64(0x0f, p), kPlaces.all(),
+                                  _mm512_maskz_loadu_epi64(0x0f, other));
+}
+// The four ints at each of two places, by turns, in the lower halves of longs; then what begins at the bits
+// `from` of each of these.
+INLINE __m512i fields_of_two_rows(const char* p, const char* other, uint64_t from) {
+  static constexpr Places<uint32_t, 16> kPlaces([](int i) { return i / 4 + i / 2 % 2 * 16; });
+  const __m512i longs = _mm512_maskz_permutex2var_epi32(0xffff, _mm512_maskz_loadu_epi64(0x03, p),
+                                                        kPlaces.all(), _mm512_maskz_loadu_epi64(0x03, other));
+  return _mm512_maskz_multishift_epi64_epi8(~0ull, _mm512_set1_epi64(static_cast<long long>(from)), longs);
+}
+// With the lowest bits of `further` as those above eight.
+INLINE Indices with_bits(__m512i bytes, __m512i further) {
+  return {bytes, _mm512_test_epi8_mask(further, _mm512_set1_epi8(1)),
+          _mm512_test_epi8_mask(further, _mm512_set1_epi8(2)),
+          _mm512_test_epi8_mask(further, _mm512_set1_epi8(4))};
+}
+
 // The codes of a block without their signs, and x with them.
 template <class Codes, class Signs>
 struct CodesAndSigns : Codes, Signs {
@@ -148,6 +176,24 @@ struct CodesAndSigns : Codes, Signs {
   INLINE Bytes with_signs(int v, Bytes x) const {
     return (Bytes)_mm512_mask_sub_epi8((__m512i)x, Signs::negative(v), __m512i{}, (__m512i)x);
   }
+};
+
+// The codes of a block with 1 added, or -1 where a sign is set; and 9 more, so that none is negative.
+template <class Codes, class Signs>
+struct CodesAndOnes : Codes, Signs {
+  INLINE CodesAndOnes(Codes codes, const char* p) : Codes(codes), Signs(p) {}
+  INLINE Bytes vector(int v) const {
+    return Codes::vector(v) +
+           (Bytes)_mm512_mask_blend_epi8(Signs::negative(v), _mm512_set1_epi8(10), _mm512_set1_epi8(8));
+  }
+};
+
+template <class F, class Row>
+struct RowsOfEights {
+  EightsOfTwo<F> codes;
+  Row first, second;
+  INLINE RowsOfEights(const char* p, const char* other)
+      : codes(p, other), first(codes.first, p), second(codes.second, other) {}
 };
 
 template <class Base>
@@ -162,19 +208,21 @@ struct LookedUpFours : LookedUp<Base> {
 template <class F, class Base, template <class> class Signs>
 struct LookedUpEights : LookedUp<Base> {
   static constexpr bool kInTwos = true;
-  struct Readers {
-    EightsOfTwo<F> codes;
-    CodesAndSigns<Eights<F>, Signs<F>> first, second;
-    INLINE Readers(const char* p, const char* other)
-        : codes(p, other), first(codes.first, p), second(codes.second, other) {}
-  };
+  using Readers = RowsOfEights<F, CodesAndSigns<Eights<F>, Signs<F>>>;
+};
+template <class F, class Base, template <class> class Signs>
+struct LookedUpOnes : Base {
+  static constexpr const auto& kBook = kNumberedIQ1;
+  static constexpr bool kSigned = false, kInTwos = true;
+  static constexpr int kZero = 9, kCount = 2048;
+  using Readers = RowsOfEights<F, CodesAndOnes<Eights<F>, Signs<F>>>;
 };
 
 struct LookedUpIQ2_XXS : LookedUpEights<LookedUpIQ2_XXS, IQ2_XXS, SignBytes> {
   static constexpr const auto& kBook = kNumberedIQ2_XXS;
   static constexpr int kCount = 256;
   static INLINE Indices indices(const char* p, const char* other) {  // the lower four bytes of each long
-    static constexpr auto kPlaces = of_two_rows([](int i) { return i / 4 * 8 + i % 4; });
+    static constexpr auto kPlaces = places_of_two([](int i) { return i / 4 * 8 + i % 4; });
     return {
         _mm512_permutex2var_epi8(_mm512_loadu_si512(p + 2), kPlaces.all(), _mm512_loadu_si512(other + 2))};
   }
@@ -189,12 +237,11 @@ struct LookedUpIQ2_XS : LookedUpEights<LookedUpIQ2_XS, IQ2_XS, SignBytes> {
   static constexpr const auto& kBook = kNumberedIQ2_XS;
   static constexpr int kCount = 512;
   static INLINE Indices indices(const char* p, const char* other) {  // the lowest nine bits of each word
-    static constexpr auto kLow = of_two_rows([](int i) { return 2 * i; }),
-                          kHigh = of_two_rows([](int i) { return 2 * i + 1; });
+    static constexpr auto kLow = places_of_two([](int i) { return 2 * i; }),
+                          kHigh = places_of_two([](int i) { return 2 * i + 1; });
     const __m512i words = _mm512_loadu_si512(p + 2), of_other = _mm512_loadu_si512(other + 2);
     const __m512i high = _mm512_permutex2var_epi8(words, kHigh.all(), of_other);
-    return {_mm512_permutex2var_epi8(words, kLow.all(), of_other),
-            _mm512_test_epi8_mask(high, _mm512_set1_epi8(1))};
+    return with_bits(_mm512_permutex2var_epi8(words, kLow.all(), of_other), high);
   }
   static INLINE __m512i sign_bytes(const char* p) {
     return eight_signs(_mm512_srli_epi16(_mm512_loadu_si512(p + 2), 9));
@@ -206,16 +253,13 @@ struct LookedUpIQ2_S : LookedUpEights<LookedUpIQ2_S, IQ2_S, SignBits> {
   static constexpr const auto& kBook = kNumberedIQ2_S;
   static constexpr int kCount = 1024, kSigns = 34;
   static INLINE Indices indices(const char* p, const char* other) {  // two bits of each are in a long
-    static constexpr auto kPlaces = of_two_rows([](int i) { return i; });
     static constexpr Places<uint8_t, 64> kFrom([](int i) { return 2 * (i / 16 * 8 + i % 8); });
     long long bits[2];
     __builtin_memcpy(bits, p + 66, 8);
     __builtin_memcpy(bits + 1, other + 66, 8);
     const __m512i longs = _mm512_maskz_broadcast_i64x2(0xff, _mm_set_epi64x(bits[1], bits[0]));
     const __m512i high = _mm512_maskz_multishift_epi64_epi8(~0ull, kFrom.all(), longs);
-    return {_mm512_permutex2var_epi8(_mm512_loadu_si512(p + 2), kPlaces.all(), _mm512_loadu_si512(other + 2)),
-            _mm512_test_epi8_mask(high, _mm512_set1_epi8(1)),
-            _mm512_test_epi8_mask(high, _mm512_set1_epi8(2))};
+    return with_bits(of_two_rows(p + 2, other + 2), high);
   }
 };
 
@@ -241,6 +285,36 @@ struct LookedUpIQ3_S : LookedUpFours<LookedUpIQ3_S, IQ3_S, SignBits> {
   }
 };
 
+// A sign for each 32 values, the highest bit of a word.
+template <class F>
+struct SignsOfChunks {
+  const char* p;
+  explicit INLINE SignsOfChunks(const char* block) : p(block + F::kChunks) {}
+  INLINE __mmask64 negative(int v) const {
+    const uint32_t two = four_at(p + 4 * v);
+    return (two >> 15 & 1) * 0xffffffffu | (two >> 31) * 0xffffffff00000000u;
+  }
+};
+
+struct LookedUpIQ1_S : LookedUpOnes<LookedUpIQ1_S, IQ1_S, SignsOfChunks> {
+  static constexpr int kChunks = 34;
+  static INLINE Indices indices(const char* p, const char* other) {  // three bits of each, of four in a word
+    return with_bits(of_two_rows(p + 2, other + 2),
+                     fields_of_two_rows(p + kChunks, other + kChunks, 0x1916131009060300u));
+  }
+};
+
+struct LookedUpIQ1_M : LookedUpOnes<LookedUpIQ1_M, IQ1_M, SignBytes> {
+  static INLINE Indices indices(const char* p, const char* other) {  // three bits of each nibble
+    return with_bits(of_two_rows(p, other), fields_of_two_rows(p + 32, other + 32, 0x1c1814100c080400u));
+  }
+  static INLINE __m512i sign_bytes(const char* p) {  // of ones, or zeros
+    const __m512i nibbles = fields_of_two_rows(p + 32, p + 32, 0x1c1814100c080400u);
+    return _mm512_movm_epi8(_mm512_test_epi8_mask(nibbles, _mm512_set1_epi8(8)));
+  }
+  static constexpr int place_of_signs(int number) { return number / 8 * 16 + number % 8; }
+};
+
 // The kernels for one to three rows of x, by their number; null for formats without lookups.
 struct ByLookups {
   void (*rows[4])(const LinearPart& part);
@@ -256,6 +330,10 @@ INLINE const ByLookups* lookups_of(Format format) {
       return &by_lookups<LookedUpIQ2_XS>;
     case kIQ2_S:
       return &by_lookups<LookedUpIQ2_S>;
+    case kIQ1_S:
+      return &by_lookups<LookedUpIQ1_S>;
+    case kIQ1_M:
+      return &by_lookups<LookedUpIQ1_M>;
     case kIQ3_XXS:
       return &by_lookups<LookedUpIQ3_XXS>;
     case kIQ3_S:

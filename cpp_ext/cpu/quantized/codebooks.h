@@ -72,6 +72,7 @@ inline constexpr auto kNumberedIQ2_XS = numbered(kStoredIQ2_XS);
 inline constexpr auto kNumberedIQ2_S = numbered(kStoredIQ2_S);
 inline constexpr auto kNumberedIQ3_XXS = numbered(kStoredIQ3_XXS);
 inline constexpr auto kNumberedIQ3_S = numbered(kStoredIQ3_S);
+inline constexpr auto kNumberedIQ1 = numbered(kStoredIQ1);
 
 // Seven signs with the eighth, which makes the number of ones even.
 struct EightSigns {
