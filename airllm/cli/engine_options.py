@@ -15,6 +15,7 @@ def add_generation(parser: argparse.ArgumentParser, temperature: str) -> None:
     text.add_argument(
         "-n",
         "--max-new-tokens",
+        "--max-tokens",  # as OpenAI's clients call it
         type=int,
         default=512,
         metavar="N",

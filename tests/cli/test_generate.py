@@ -97,6 +97,7 @@ def test_errors_of_the_form_are_a_line(folder, capsys, arguments, message):
         (["-n", "0"], "-n has value 0, expected 1 or more"),
         (["-n0"], "-n has value 0, expected 1 or more"),
         (["--max-new-tokens=0"], "--max-new-tokens has value 0, expected 1 or more"),
+        (["--max-tokens=0"], "--max-tokens has value 0, expected 1 or more"),
         (["--max-memory=10"], "--max-memory is 10 bytes, expected at least"),
         (["--max-memory=much"], "--max-memory has value 'much'"),
         (["--top-k=-1"], "--top-k has value -1"),
