@@ -1,13 +1,14 @@
-"""write_codebooks: write the C++ header with the codebooks of airllm/formats/codebooks.py.
+"""write_codebooks: write the headers with the codebooks of airllm/formats/codebooks.py, for C++ and for GPUs.
 
-The header is committed, so that a program compiles without Python.
+The headers are committed, so that a program compiles without Python.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from . import probes
 
-HELP = "write the codebooks of stored formats for C++"
+HELP = "write the codebooks of stored formats for C++ and for GPUs"
 HEADER = probes.CPP_EXT / "cpu" / "quantized" / "codebook_members.h"
 HEAD = """// The codebooks of the formats iq1, iq2 and iq3: their levels, and a bit for each member.
 // `python setup.py write_codebooks` generates this file from airllm/formats/codebooks.py.
@@ -23,6 +24,21 @@ TAIL = """// clang-format on
 }  // namespace cpu
 """
 WORDS_PER_LINE = 5
+GPU_HEADER = probes.CPP_EXT / "gpu_kernels" / "common" / "codebooks.h"
+GPU_HEAD = """// The codebooks of iq1, iq2 and iq3. A vector has 16 bits: the numbers of its values' levels.
+// `python setup.py write_codebooks` generates this file from airllm/formats/codebooks.py.
+#ifndef AIRLLM_CODEBOOKS_H
+#define AIRLLM_CODEBOOKS_H
+
+#include "gpu_compat.h"
+
+// clang-format off
+"""
+GPU_TAIL = """// clang-format on
+
+#endif
+"""
+VECTORS_PER_LINE = 12
 
 
 def add_options(parser) -> None:
@@ -30,8 +46,9 @@ def add_options(parser) -> None:
 
 
 def run(options) -> None:
-    HEADER.write_text(written(), encoding="utf-8")
-    print(f"wrote {HEADER.relative_to(probes.CHECKOUT)}")
+    for header, text in ((HEADER, written()), (GPU_HEADER, written_for_gpus())):
+        header.write_text(text, encoding="utf-8")
+        print(f"wrote {header.relative_to(probes.CHECKOUT)}")
 
 
 def written() -> str:
@@ -43,6 +60,23 @@ def written() -> str:
         for name, book in CODEBOOKS.items()
     )
     return HEAD + "\n".join(books) + TAIL
+
+
+def written_for_gpus() -> str:
+    """The text of the header of GPUs' kernels."""
+    from airllm.formats.codebooks import CODEBOOKS
+
+    return GPU_HEAD + "\n".join(gpu_definition(name, book) for name, book in CODEBOOKS.items()) + GPU_TAIL
+
+
+def gpu_definition(name: str, book: Any) -> str:
+    import numpy as np
+
+    digits = book.members()[:, None] // len(book.levels) ** np.arange(book.length) % len(book.levels)
+    vectors = [f"0x{v:04x}" for v in (digits << 16 // book.length * np.arange(book.length)).sum(axis=1)]
+    lines = [vectors[i : i + VECTORS_PER_LINE] for i in range(0, len(vectors), VECTORS_PER_LINE)]
+    rows = [f"    {', '.join(line)}," for line in lines]
+    return "\n".join([f"CONSTANT U16 book_{name}[{len(vectors)}] = {{", *rows, "};\n"])
 
 
 def definition(name: str, levels: Sequence[int], length: int, members: Sequence[int]) -> str:

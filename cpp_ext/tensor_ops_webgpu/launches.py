@@ -39,7 +39,7 @@ STORED |= dict.fromkeys((*_OF_EXPERTS, "linear_beside", "normed_linear", "latent
 # first have no loops in it.
 BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
 IN_PARTS = (
-    "q5_0", "q5_1", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq2_0"
+    "q5_0", "q5_1", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq2_0", "tq1_0"
 )  # fmt: skip
 _STEPS_OF_PART = 10
 

@@ -111,8 +111,10 @@ def test_a_codebook_has_the_vectors_of_ggml_in_its_order():
         np.testing.assert_array_equal(book.vectors(), expected, name)
 
 
-def test_the_codebooks_of_cpp_are_those_of_python():
-    assert write_codebooks.HEADER.read_text() == write_codebooks.written(), "python setup.py write_codebooks"
+def test_the_codebooks_of_kernels_are_those_of_python():
+    again = "python setup.py write_codebooks"
+    assert write_codebooks.HEADER.read_text() == write_codebooks.written(), again
+    assert write_codebooks.GPU_HEADER.read_text() == write_codebooks.written_for_gpus(), again
 
 
 LANGUAGES = {"GPU text": gpu_text.stored_formats, "WGSL": webgpu_text.stored_formats}

@@ -15,6 +15,7 @@
 #pragma OPENCL FP_CONTRACT OFF
 #endif
 
+#include "codebooks.h"
 #include "gpu_compat.h"
 #include "linear.h"
 #include "packs.h"
@@ -36,7 +37,14 @@
   FORMAT(iq4_xs, 23, 256, 136, 16) \
   FORMAT(mxfp4, 39, 32, 17, 16)    \
   FORMAT(tq1_0, 34, 256, 54, 8)    \
-  FORMAT(tq2_0, 35, 256, 66, 32)
+  FORMAT(tq2_0, 35, 256, 66, 32)   \
+  FORMAT(iq3_xxs, 18, 256, 98, 8)  \
+  FORMAT(iq3_s, 21, 256, 110, 8)   \
+  FORMAT(iq2_xxs, 16, 256, 66, 8)  \
+  FORMAT(iq2_xs, 17, 256, 74, 8)   \
+  FORMAT(iq2_s, 22, 256, 82, 8)    \
+  FORMAT(iq1_s, 19, 256, 50, 8)    \
+  FORMAT(iq1_m, 29, 256, 56, 8)
 
 // Format numbers: those of the float types, then these.
 #define FIRST_BLOCK_FORMAT 16
@@ -371,6 +379,139 @@ DEVFN void unpack_tq1_0(GLOBAL const U8* block, int unit, float* v) {
   }
 }
 #define FORMAT tq1_0
+#include "block_kernels.inc"
+
+// ---- blocks of 256 values that are vectors of a codebook (codebooks.h) ----
+// A vector has eight values (iq1, iq2) or four (iq3), each the number of a level. A sub-block has 2 s + 1
+// steps. Of iq2 and iq3, values are positive, and have a sign each; in iq1, 1 is added to a vector, or -1.
+
+DEVFN int level_iq2(U32 number) { return (int)(0x2b1908u >> number * 8 & 255); }
+DEVFN int level_iq3_xxs(U32 number) { return (int)(number * 8 + (number == 7 ? 6 : 4)); }
+DEVFN int level_iq3_s(U32 number) { return (int)(number * 2 + 1); }
+DEVFN int level_iq1(U32 number) { return (int)number * 8 - 8; }
+
+DEVFN U32 word_of_pairs(GLOBAL const U8* p) {
+  GLOBAL const U16* pairs = (GLOBAL const U16*)p;
+  return (U32)pairs[0] | (U32)pairs[1] << 16;
+}
+DEVFN U32 pair_of_bytes(GLOBAL const U8* p) { return *(GLOBAL const U16*)p; }
+DEVFN U32 nibble_of(GLOBAL const U8* p, int i) { return (U32)p[i / 2] >> (i % 2 * 4) & 15; }
+
+// The eighth of eight signs makes the number of ones even.
+DEVFN U32 eight_signs(U32 seven) {
+  U32 odd = seven ^ seven >> 4;
+  odd ^= odd >> 2;
+  return seven | ((odd ^ odd >> 1) & 1) << 7;
+}
+
+// `count` values of a vector from v on, each of 16 / count bits, with their signs.
+#define PUT_VECTOR(v, count, vector, level, scale, signs)                            \
+  for (int i = 0; i < count; ++i) {                                                  \
+    const int value = level((vector) >> (16 / count * i) & ((1 << 16 / count) - 1)); \
+    (v)[i] = (scale) * (float)((signs) >> i & 1 ? -value : value);                   \
+  }
+#define PUT_SUM(v, vector, scale, negative) \
+  for (int i = 0; i < 8; ++i)               \
+    (v)[i] = (scale) * (float)(level_iq1((vector) >> (2 * i) & 3) + ((negative) ? -1 : 1));
+
+DEVFN int run_iq3_xxs(int unit) { return unit * 16; }
+DEVFN void unpack_iq3_xxs(GLOBAL const U8* block, int unit, float* v) {
+  const U32 word = word_of_pairs(block + 66 + unit / 2 * 4);
+  const float scale = half_at(block) * 0.25f * (float)(2 * (word >> 28) + 1);
+  for (int n = 0; n < 4; ++n) {
+    const U32 signs = eight_signs(word >> ((unit % 2 * 2 + n / 2) * 7) & 127) >> n % 2 * 4;
+    PUT_VECTOR(v + 4 * n, 4, book_iq3_xxs[block[2 + unit * 4 + n]], level_iq3_xxs, scale, signs)
+  }
+}
+#define FORMAT iq3_xxs
+#include "block_kernels.inc"
+
+DEVFN int run_iq3_s(int unit) { return unit * 16; }
+DEVFN void unpack_iq3_s(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block) * (float)(2 * nibble_of(block + 106, unit / 2) + 1);
+  for (int n = 0; n < 4; ++n) {
+    const int number = unit * 4 + n;
+    const U32 index = block[2 + number] | ((U32)block[66 + number / 8] >> number % 8 & 1) << 8;
+    const U32 signs = (U32)block[74 + number / 2] >> n % 2 * 4;
+    PUT_VECTOR(v + 4 * n, 4, book_iq3_s[index], level_iq3_s, scale, signs)
+  }
+}
+#define FORMAT iq3_s
+#include "block_kernels.inc"
+
+DEVFN int run_iq2_xxs(int unit) { return unit * 16; }
+DEVFN void unpack_iq2_xxs(GLOBAL const U8* block, int unit, float* v) {
+  GLOBAL const U8* group = block + 2 + unit / 2 * 8;
+  const U32 word = word_of_pairs(group + 4);
+  const float scale = half_at(block) * 0.125f * (float)(2 * (word >> 28) + 1);
+  for (int n = 0; n < 2; ++n) {
+    const int number = unit % 2 * 2 + n;
+    const U32 signs = eight_signs(word >> (number * 7) & 127);
+    PUT_VECTOR(v + 8 * n, 8, book_iq2_xxs[group[number]], level_iq2, scale, signs)
+  }
+}
+#define FORMAT iq2_xxs
+#include "block_kernels.inc"
+
+DEVFN int run_iq2_xs(int unit) { return unit * 16; }
+DEVFN void unpack_iq2_xs(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block) * 0.125f * (float)(2 * nibble_of(block + 66, unit) + 1);
+  for (int n = 0; n < 2; ++n) {
+    const U32 both = pair_of_bytes(block + 2 + unit * 4 + n * 2), signs = eight_signs(both >> 9);
+    PUT_VECTOR(v + 8 * n, 8, book_iq2_xs[both & 511], level_iq2, scale, signs)
+  }
+}
+#define FORMAT iq2_xs
+#include "block_kernels.inc"
+
+DEVFN int run_iq2_s(int unit) { return unit * 16; }
+DEVFN void unpack_iq2_s(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block) * 0.125f * (float)(2 * nibble_of(block + 74, unit) + 1);
+  for (int n = 0; n < 2; ++n) {
+    const int number = unit * 2 + n;
+    const U32 index = block[2 + number] | ((U32)block[66 + number / 4] >> (number % 4 * 2) & 3) << 8;
+    const U32 signs = block[34 + number];
+    PUT_VECTOR(v + 8 * n, 8, book_iq2_s[index], level_iq2, scale, signs)
+  }
+}
+#define FORMAT iq2_s
+#include "block_kernels.inc"
+
+DEVFN int run_iq1_s(int unit) { return unit * 16; }
+DEVFN void unpack_iq1_s(GLOBAL const U8* block, int unit, float* v) {
+  const U32 word = pair_of_bytes(block + 34 + unit / 2 * 2);
+  const float scale = half_at(block) * 0.125f * (float)(2 * (word >> 12 & 7) + 1);
+  for (int n = 0; n < 2; ++n) {
+    const int number = unit * 2 + n;
+    const U32 index = block[2 + number] | (word >> (number % 4 * 3) & 7) << 8;
+    PUT_SUM(v + 8 * n, book_iq1[index], scale, word >> 15)
+  }
+}
+#define FORMAT iq1_s
+#include "block_kernels.inc"
+
+// A float16 from its bits.
+DEVFN float half_of_bits(U32 bits) {
+  const U32 exponent = bits >> 10 & 31, rest = bits & 1023;
+  const float size = exponent == 0    ? (float)rest * AS_FLOAT(0x33800000u)  // 2^-24
+                     : exponent == 31 ? AS_FLOAT(0x7f800000u | rest << 13)
+                                      : AS_FLOAT((exponent + 112) << 23 | rest << 13);
+  return bits >> 15 ? -size : size;
+}
+
+// iq1_m: four words have four scales each, and above them a nibble of the block's float16.
+DEVFN int run_iq1_m(int unit) { return unit * 16; }
+DEVFN void unpack_iq1_m(GLOBAL const U8* block, int unit, float* v) {
+  U32 bits = 0;
+  for (int i = 0; i < 4; ++i) bits |= pair_of_bytes(block + 48 + 2 * i) >> 12 << 4 * i;
+  const U32 s = pair_of_bytes(block + 48 + unit / 4 * 2) >> (unit % 4 * 3) & 7;
+  const float scale = half_of_bits(bits) * 0.125f * (float)(2 * s + 1);
+  for (int n = 0; n < 2; ++n) {
+    const U32 upper = nibble_of(block + 32, unit * 2 + n);
+    PUT_SUM(v + 8 * n, book_iq1[block[unit * 2 + n] | (upper & 7) << 8], scale, upper >> 3)
+  }
+}
+#define FORMAT iq1_m
 #include "block_kernels.inc"
 
 #endif

@@ -15,6 +15,7 @@
 #define GLOBAL __global
 #define LOCAL_PTR __local
 #define LOCAL_DECL __local
+#define CONSTANT __constant
 // Always inlined: if all calls of a function pass the same local array, clang puts the array's name into the
 // function, and PoCL then takes it for an array that all work-groups share.
 #define DEVFN static inline __attribute__((always_inline))
@@ -73,6 +74,7 @@ typedef ulong U64;
 #define GLOBAL
 #define LOCAL_PTR
 #define LOCAL_DECL __shared__
+#define CONSTANT static __device__ const
 #define DEVFN static __device__ __forceinline__
 #define RESTRICT __restrict__
 #define UNROLL_4 _Pragma("unroll 4")

@@ -13,6 +13,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from airllm import tensor_ops
+from airllm.formats import FORMATS
+from tests.support.models import stored
 from tests.support.models.tiny_gguf_keys import close_file, write_config, write_vocabulary
 from tests.support.models.tiny_gguf_names import ARCHITECTURES
 from tests.support.models.tiny_models import DATA, VOCABULARY
@@ -48,12 +50,15 @@ def write_wide(name: str, path: Path, kind: Kind = Kind.Q4_0) -> Path:
 
 
 def _quantize(values: np.ndarray, kind: Kind) -> np.ndarray:
-    """By gguf; by airllm if gguf cannot write the format."""
+    """By gguf; by airllm if gguf cannot write the format; random blocks if neither can."""
     try:
         return gguf.quants.quantize(values, kind)
     except NotImplementedError:
         flat = values.reshape(-1, values.shape[-1])
-        data = tensor_ops.quantize(flat, kind.name).data
+        if FORMATS[kind.name.lower()].pack:
+            data = tensor_ops.quantize(flat, kind.name).data
+        else:
+            data = stored.blocks(kind.name.lower(), flat.shape, seed=flat.size).data
         return data.reshape(*values.shape[:-1], -1)
 
 

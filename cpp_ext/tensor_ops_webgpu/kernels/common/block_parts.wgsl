@@ -164,3 +164,23 @@ fn codes_tq2_0(block: u32, part: u32, i: u32) -> vec4<f32> {
 fn scales_tq2_0(block: u32, part: u32, half: u32) -> vec2<f32> {
   return vec2<f32>(half_at(block + 64u), 0.0);
 }
+
+// The digits in front of bytes that were multiplied by a power of 3: formats.wgsl.
+fn codes_tq1_0(block: u32, part: u32, i: u32) -> vec4<f32> {
+  var at = block + 4u * i;
+  var number = part;
+  if (part >= 5u) {
+    at = block + 32u + 4u * (i % 4u);
+    number = 2u * (part - 5u) + i / 4u;
+  }
+  if (number == 5u) {
+    at = block + 48u;
+    number = i % 4u;
+  }
+  var powers = array<u32, 5>(1u, 3u, 9u, 27u, 81u);
+  let moved = (fields(bytes_at(at), 255u) * powers[number]) & vec4<u32>(255u);
+  return vec4<f32>((moved * 3u) >> vec4<u32>(8u)) - 1.0;
+}
+fn scales_tq1_0(block: u32, part: u32, half: u32) -> vec2<f32> {
+  return vec2<f32>(half_at(block + 52u), 0.0);
+}
