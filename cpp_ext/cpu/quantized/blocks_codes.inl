@@ -168,7 +168,7 @@ struct TernaryBlock : BlockOfCodes<F, kFormat> {
 };
 
 // As products of a few rows take them: 0 to 2, all with one scale.
-template <class F, class Base>
+template <class Base>
 struct Digits : Base {
   static constexpr bool kSigned = false, kHasOneScale = true;
   static constexpr int kZero = 1, kLargest = 2;
@@ -186,7 +186,7 @@ struct TQ2_0 : TernaryBlock<TQ2_0, kTQ2_0> {  // two bits each
   }
 };
 
-struct DigitsOfTQ2_0 : Digits<DigitsOfTQ2_0, TQ2_0> {
+struct DigitsOfTQ2_0 : Digits<TQ2_0> {
   using Reader = StoredFields<DigitsOfTQ2_0>;
   static INLINE Bytes code(Bytes bits) { return bits; }
 };
@@ -231,7 +231,7 @@ struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
   }
 };
 
-struct DigitsOfTQ1_0 : Digits<DigitsOfTQ1_0, TQ1_0> {
+struct DigitsOfTQ1_0 : Digits<TQ1_0> {
   using Reader = CodesOfPieces<DigitsOfTQ1_0>;
   using Parts = PartsOfBlock<DigitsOfTQ1_0>;
   template <class V>

@@ -1,5 +1,5 @@
-// Products of one to three rows of x with iq1, iq2 and iq3, on sets that select bytes and words of tables in
-// two registers (AVX512_VBMI). All vectors of a block are looked up together, as numbers of levels of 16 bits
+// Products of one to three rows of x with iq1, iq2 and iq3, on sets that select bytes of tables in two
+// registers (AVX512_VBMI). All vectors of a block are looked up together, as numbers of levels of 16 bits
 // each (NumberedCodebook); then the numbers become bytes in order, and the bytes levels. The signs are masks,
 // which negate x.
 #ifndef AIRLLM_CODEBOOK_LOOKUPS_INL
@@ -63,7 +63,7 @@ INLINE __m512i bytes_at(const uint8_t* table, const Indices& index) {
 // Eight signs of the lowest seven bits of each byte.
 INLINE __m512i eight_signs(__m512i sevens) { return bytes_at<128>(kEightSigns.of_seven, {sevens}); }
 
-// Bytes that have a sign in each bit; those of eight values are at byte kAt(number) of a block's 32.
+// Bytes that have a sign in each bit; those of eight values are at place_of_signs(number).
 template <class F>
 struct SignBytes {
   __m512i bytes;
@@ -90,7 +90,7 @@ struct SignBits {
   }
 };
 
-// The levels whose numbers are the lowest bits of bytes that begin at the bits kFrom of each long.
+// The levels whose numbers are the lowest bits of bytes that begin at the bits `from` of each long.
 template <class F>
 INLINE Bytes levels_at(__m512i longs, uint64_t from) {
   const __m512i numbers =
