@@ -26,10 +26,13 @@ class Codebook:
         bits = np.unpackbits(np.frombuffer(base64.b64decode(self.stored), np.uint8), bitorder="little")
         return np.flatnonzero(bits)
 
+    def digits(self) -> np.ndarray:
+        """The vectors as numbers of levels, int64 (count, length)."""
+        return self.members()[:, None] // len(self.levels) ** np.arange(self.length) % len(self.levels)
+
     def vectors(self) -> np.ndarray:
         """The vectors, int8 (count, length)."""
-        digits = self.members()[:, None] // len(self.levels) ** np.arange(self.length) % len(self.levels)
-        return np.array(self.levels, np.int8)[digits]
+        return np.array(self.levels, np.int8)[self.digits()]
 
 
 _IQ2_XXS = """

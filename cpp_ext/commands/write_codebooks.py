@@ -72,8 +72,8 @@ def written_for_gpus() -> str:
 def gpu_definition(name: str, book: Any) -> str:
     import numpy as np
 
-    digits = book.members()[:, None] // len(book.levels) ** np.arange(book.length) % len(book.levels)
-    vectors = [f"0x{v:04x}" for v in (digits << 16 // book.length * np.arange(book.length)).sum(axis=1)]
+    numbers = (book.digits() << 16 // book.length * np.arange(book.length)).sum(axis=1)
+    vectors = [f"0x{number:04x}" for number in numbers]
     lines = [vectors[i : i + VECTORS_PER_LINE] for i in range(0, len(vectors), VECTORS_PER_LINE)]
     rows = [f"    {', '.join(line)}," for line in lines]
     return "\n".join([f"CONSTANT U16 book_{name}[{len(vectors)}] = {{", *rows, "};\n"])

@@ -24,13 +24,20 @@ constexpr CodebookWord<kLength> codebook_word(const int8_t (&levels)[kLevels], i
   return word;
 }
 
+// Calls each(i, number) for the vectors of a codebook in order.
+template <int kLevels, int kLength, int kCount, class Each>
+constexpr void each_vector(const StoredCodebook<kLevels, kLength, kCount>& stored, const Each& each) {
+  int i = 0;
+  for (int number = 0; number < power(kLevels, kLength); ++number)
+    if (stored.members[number / 64] >> number % 64 & 1) each(i++, number);
+}
+
 template <int kLevels, int kLength, int kCount>
 constexpr Codebook<kLength, kCount> unpacked(const StoredCodebook<kLevels, kLength, kCount>& stored) {
   Codebook<kLength, kCount> book = {};
-  int found = 0;
-  for (int number = 0; number < power(kLevels, kLength); ++number)
-    if (stored.members[number / 64] >> number % 64 & 1)
-      book.words[found++] = codebook_word<kLevels, kLength>(stored.levels, number);
+  each_vector(stored, [&](int i, int number) {
+    book.words[i] = codebook_word<kLevels, kLength>(stored.levels, number);
+  });
   return book;
 }
 
@@ -41,9 +48,9 @@ inline constexpr auto kBookIQ3_XXS = unpacked(kStoredIQ3_XXS);
 inline constexpr auto kBookIQ3_S = unpacked(kStoredIQ3_S);
 inline constexpr auto kBookIQ1 = unpacked(kStoredIQ1);
 
-// The same vectors as 16 bits each, in two planes of bytes: for each value the number of its
-// level, in 2 bits of eight values or 4 bits of four. A byte whose lowest bits are such a number has the
-// level at `levels`, when it is cut to 6 bits.
+// The same vectors as 16 bits each, in two planes of bytes: for each value the number of its level, in 2 bits
+// of eight values or 4 bits of four. `levels` has the level at each place of 6 bits whose lowest are such a
+// number.
 template <int kCount>
 struct NumberedCodebook {
   alignas(64) uint8_t low[kCount], high[kCount];
@@ -54,14 +61,13 @@ template <int kLevels, int kLength, int kCount>
 constexpr NumberedCodebook<kCount> numbered(const StoredCodebook<kLevels, kLength, kCount>& stored) {
   constexpr int kBits = 16 / kLength;
   NumberedCodebook<kCount> book = {};
-  int found = 0;
-  for (int number = 0; number < power(kLevels, kLength); ++number) {
-    if (!(stored.members[number / 64] >> number % 64 & 1)) continue;
+  each_vector(stored, [&](int i, int number) {
     int word = 0;
-    for (int i = 0, rest = number; i < kLength; ++i, rest /= kLevels) word |= rest % kLevels << kBits * i;
-    book.low[found] = static_cast<uint8_t>(word);
-    book.high[found++] = static_cast<uint8_t>(word >> 8);
-  }
+    for (int value = 0; value < kLength; ++value, number /= kLevels)
+      word |= number % kLevels << kBits * value;
+    book.low[i] = static_cast<uint8_t>(word);
+    book.high[i] = static_cast<uint8_t>(word >> 8);
+  });
   for (int i = 0; i < 64; ++i)
     if (const int level = i & ((1 << kBits) - 1); level < kLevels) book.levels[i] = stored.levels[level];
   return book;
@@ -92,19 +98,14 @@ inline constexpr EightSigns kEightSigns = eight_signs();
 // For eight sign bits, a byte of ones for each one.
 struct SignMasks {
   uint64_t of_eight[256];
-  uint64_t of_seven[128];  // the eighth bit makes the number of ones even
+  uint64_t of_seven[128];  // with the eighth
 };
 
 constexpr SignMasks sign_masks() {
   SignMasks masks = {};
-  for (int bits = 0; bits < 256; ++bits) {
-    int ones = 0;
-    for (int i = 0; i < 8; ++i) {
-      ones += bits >> i & 1;
-      masks.of_eight[bits] |= static_cast<uint64_t>(bits >> i & 1) * 0xff << 8 * i;
-    }
-    if (ones % 2 == 0) masks.of_seven[bits & 127] = masks.of_eight[bits];
-  }
+  for (int bits = 0; bits < 256; ++bits)
+    for (int i = 0; i < 8; ++i) masks.of_eight[bits] |= static_cast<uint64_t>(bits >> i & 1) * 0xff << 8 * i;
+  for (int bits = 0; bits < 128; ++bits) masks.of_seven[bits] = masks.of_eight[kEightSigns.of_seven[bits]];
   return masks;
 }
 
