@@ -30,6 +30,10 @@ class Codebook:
         """The vectors as numbers of levels, int64 (count, length)."""
         return self.members()[:, None] // len(self.levels) ** np.arange(self.length) % len(self.levels)
 
+    def packed(self) -> np.ndarray:
+        """The vectors in 16 bits each, uint16 (count): the numbers of their levels, the first one lowest."""
+        return (self.digits() << 16 // self.length * np.arange(self.length)).sum(axis=1).astype(np.uint16)
+
     def vectors(self) -> np.ndarray:
         """The vectors, int8 (count, length)."""
         return np.array(self.levels, np.int8)[self.digits()]

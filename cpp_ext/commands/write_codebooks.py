@@ -24,13 +24,13 @@ TAIL = """// clang-format on
 }  // namespace cpu
 """
 WORDS_PER_LINE = 5
-GPU_HEADER = probes.CPP_EXT / "gpu_kernels" / "common" / "codebooks.h"
+GPU_HEADER = probes.CPP_EXT / "gpu_kernels" / "common" / "formats" / "codebooks.h"
 GPU_HEAD = """// The codebooks of iq1, iq2 and iq3. A vector has 16 bits: the numbers of its values' levels.
 // `python setup.py write_codebooks` generates this file from airllm/formats/codebooks.py.
 #ifndef AIRLLM_CODEBOOKS_H
 #define AIRLLM_CODEBOOKS_H
 
-#include "gpu_compat.h"
+#include "../gpu_compat.h"
 
 // clang-format off
 """
@@ -70,10 +70,7 @@ def written_for_gpus() -> str:
 
 
 def gpu_definition(name: str, book: Any) -> str:
-    import numpy as np
-
-    numbers = (book.digits() << 16 // book.length * np.arange(book.length)).sum(axis=1)
-    vectors = [f"0x{number:04x}" for number in numbers]
+    vectors = [f"0x{vector:04x}" for vector in book.packed()]
     lines = [vectors[i : i + VECTORS_PER_LINE] for i in range(0, len(vectors), VECTORS_PER_LINE)]
     rows = [f"    {', '.join(line)}," for line in lines]
     return "\n".join([f"CONSTANT U16 book_{name}[{len(vectors)}] = {{", *rows, "};\n"])

@@ -1,4 +1,4 @@
-"""An open OpenCL device as the place of a model's arrays: see `airllm.backends.device.device_ops.Place`."""
+"""An open OpenCL device as the place of a model's arrays: see `airllm.backends.device.place.Place`."""
 
 from __future__ import annotations
 

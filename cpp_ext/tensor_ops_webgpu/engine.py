@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tensor_ops_webgpu.codebooks import codebook_table
 from tensor_ops_webgpu.devices import Device, driver
 from tensor_ops_webgpu.kernel_text import text
 from tensor_ops_webgpu.launches import LANES, LANES_ON_CPU, Launch
@@ -287,22 +288,24 @@ class Engine:
                 resources.append({"buffer": block.buffer, "offset": offset, "size": -(-nbytes // 4) * 4})
             else:
                 resources.append({"buffer": self._nothing, "offset": 0, "size": 16})
+        if launch.reads_codebooks:
+            resources.append({"buffer": self._codebooks, "offset": 0, "size": self._codebooks.size})
         entries = [{"binding": place, "resource": each} for place, each in enumerate(resources)]
         layout = pipeline.get_bind_group_layout(0)
         group = self.handle.create_bind_group(layout=layout, entries=entries)
         return Bound(pipeline, group, launch.groups)
 
+    @functools.cached_property
+    def _codebooks(self) -> Any:
+        """The buffer of codebooks, uploaded once."""
+        words = codebook_table().words
+        driver.counters.add(uploaded=words.nbytes)
+        return self.handle.create_buffer_with_data(data=words, usage=self._numbers.usage)
+
     def _pipeline(self, launch: Launch) -> Any:
-        formats = launch.format, launch.shared_format, launch.up_format, launch.shared_up_format
         key = (
-            launch.kernel,
-            launch.group,
-            launch.reads_blocks,
-            *formats,
-            launch.lanes,
-            *launch.outputs,
-            launch.missing,
-        )
+            launch.kernel, launch.group, *launch.formats, launch.lanes, *launch.outputs, launch.missing
+        )  # fmt: skip
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(launch)
         return self._pipelines[key]
@@ -313,6 +316,7 @@ class Engine:
 
         inputs, outputs = len(launch.inputs), len(launch.outputs)
         bindings = ["uniform", *["read-only-storage"] * inputs, *["storage"] * outputs]
+        bindings += ["uniform"] * launch.reads_codebooks
         entries = [
             {"binding": place, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
             for place, kind in enumerate(bindings)

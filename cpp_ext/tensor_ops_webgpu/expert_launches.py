@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from airllm.backends.device.launch_plan import ceil_div
-from tensor_ops_webgpu.launches import Call, Launch, Plan, number, reads_words, steps_of_row
+from airllm.backends.device.launch_plan import ceil_div, is_quantized
+from tensor_ops_webgpu.launches import Call, Launch, Plan, number, steps_of_row
 
 _GROUP = 64
 _REDUCTION = 7  # steps of a work-group's reduction
@@ -42,13 +42,13 @@ def _linear(call: Call, numbers: Mapping[str, Any]) -> Launch:
     sizes |= {"n": n, "k": k, "rows": gated * n}
     sizes |= {"activation": activation, "limit": number(numbers["limit"]), "alpha": number(numbers["alpha"])}
     inputs = {"a": "x", "ids": "ids", "places": "places", "b": "weight", "bias": "bias"}
-    if reads_words(weight):
+    if is_quantized(weight):
         columns = _GROUP // call.lanes
         steps = gated * steps_of_row(weight, k, call.lanes) + 2 * call.lanes
         launch = call.launch(
             "linear_experts_blocks", inputs, slots * ceil_div(n, columns), steps, _GROUP, **sizes
         )
-        return replace(launch, format=weight.format, lanes=call.lanes)
+        return replace(launch, lanes=call.lanes)
     steps = 2 * gated * (3 * ceil_div(k, _GROUP) + 2 * _REDUCTION)
     return call.launch("linear_experts", inputs, slots * ceil_div(n, 2), steps, _GROUP, **sizes)
 

@@ -4,8 +4,8 @@ import functools
 import re
 from pathlib import Path
 
-from airllm.backends.device import launch_plan
 from airllm.formats import FORMATS
+from tensor_ops_webgpu.codebooks import OF_CODEBOOKS, codebook_table
 from tensor_ops_webgpu.launches import BLOCKS_32, STORED, Launch
 
 _NUMBERS = "struct Numbers {{ {fields} }}\n@group(0) @binding(0) var<uniform> numbers: Numbers;\n"
@@ -63,20 +63,14 @@ fn {name}_value(i: u32) -> f32 {{
   return scale * (f32({name}_byte(block + 2u + i % 32u) ^ 128u) - 128.0);
 }}
 """
-# Value i of consecutive blocks.
-_BLOCK_VALUE = """
-fn block_value(format: u32, i: u32) -> f32 {{
-  switch format {{
-    {cases}
-    default: {{ return not_a_number(); }}
-  }}
-}}
-"""
-_CASE = "case {number}u: {{ return {name}(i / {values}u * {bytes}u, i % {values}u); }}"
-# The product of 32 values of an array of blocks, from 32 * `unit` on, with values of a from `at` on.
-_ONE_FORMAT = """
+_LANES = """
 const LANES = {lanes}u;
 """
+# The vectors of CODEBOOKS.
+_BOOKS = """
+@group(0) @binding({place}) var<uniform> books: array<vec4<u32>, {length}>;
+"""
+_BOOK = "const BOOK_{name} = {first}u;\n"
 _ROW = """
 fn row_at(i: u32) -> f32 {
   return bitcast<f32>(a_words[i]);
@@ -88,6 +82,7 @@ fn a_quad(i: u32) -> vec4<f32> {
 _GIVEN_ROW = """
 fn prepare_row(lid: u32, group: u32) {}
 """
+# The product of 32 values of an array of blocks, from 32 * `unit` on, with values of a from `at` on.
 _BLOCK_PRODUCT = """
 fn product(unit: u32, at: u32) -> f32 {{
   return product_{name}(unit * {bytes}u, at);
@@ -100,6 +95,12 @@ fn quad(unit: u32, i: u32) -> vec4<f32> {{
   let scales = scales_{name}(block, unit % {parts}u, i / 4u);
   return scales.x * codes_{name}(block, unit % {parts}u, i) + scales.y;
 }}
+"""
+# Value i of consecutive blocks.
+_VALUE = """
+fn block_value(i: u32) -> f32 {
+  return quad(i / 32u, i % 32u / 4u)[i % 4u];
+}
 """
 _PART_PRODUCT = """
 fn product(unit: u32, at: u32) -> f32 {{
@@ -147,18 +148,19 @@ _SCANS |= {"delta_step": "convolved_inputs", "state_step": "convolved_inputs"}
 _CONVOLUTIONS = ("convolve", *_SCANS)
 _SAME_TEXT = {"normed_linear": "linear_beside", "delta_step": "delta_scan", "state_step": "state_scan"}
 _WRITES_Q8_0 = ("assign_q8_0", "latent_append")
+_BY_VALUES = ("linear_row", "embedding", "copy")  # of an array that may have blocks
 _BY_SLOTS = ("linear_experts", "linear_experts_blocks")
 _FUNCTIONS = re.compile(r"^fn (\w+)\(", re.MULTILINE)
-_UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
+_FORMATS = re.compile(r"^fn codes_(\w+)\(", re.MULTILINE)
 
 
 def text(launch: Launch) -> str:
     """The WGSL module of a launch's kernel, with entry point `main`."""
-    stored = STORED[launch.kernel] if launch.reads_blocks else ""
+    stored = STORED[launch.kernel] if launch.format else ""
     parts = [f"const GROUP = {launch.group}u;\n", _file("dtypes"), _numbers(launch)]
     parts += [_MISSING.format(name=name) for name in launch.missing]
     for place, name in enumerate(launch.inputs, start=1):
-        other = f"block_value(numbers.{name}_type, i)" if name == stored and not launch.format else "0.0"
+        other = "block_value(i)" if name == stored and launch.kernel in _BY_VALUES else "0.0"
         if launch.kernel == "attention" and name in ("k", "v"):
             parts.append(_Q8_0_VALUE.format(name=name))
             other = f"{name}_value(i)"
@@ -170,16 +172,14 @@ def text(launch: Launch) -> str:
         parts.append((_SHARED_OUTPUT if shared else _OUTPUT).format(name=name, place=place))
         if f"{name}_n1" in launch.numbers:
             parts.append(_START.format(name=name))
+    if launch.reads_codebooks:
+        parts += _books(1 + len(launch.inputs) + len(launch.outputs))
     if launch.kernel in _OF_TWO_FORMATS:
         parts += _of_mixture(launch)
-    elif launch.format:
-        parts += [
-            _ONE_FORMAT.format(lanes=launch.lanes),
-            _ROW,
-            _one_format(launch.kernel, launch.format, stored),
-        ]
     elif stored:
-        parts += [_file("formats").replace("ARRAY", stored), _block_value()]
+        parts += [_LANES.format(lanes=launch.lanes)] if launch.lanes else []
+        parts += [_ROW] if launch.kernel in _BY_COLUMNS else []
+        parts.append(_one_format(launch.kernel, launch.format, stored))
     if launch.kernel == "matmul_tile":
         parts.append(_file("tile_of_words" if launch.format else "tile_of_elements"))
     parts += [_file("formulas"), _file("groups")]
@@ -202,15 +202,22 @@ def text(launch: Launch) -> str:
 
 def _one_format(kernel: str, name: str, stored: str) -> str:
     """The products of one format of blocks that are read as words."""
-    of = FORMATS[name]
-    if kernel == "matmul_tile":
-        file, own = "block_parts", _QUAD
+    of, own = FORMATS[name], _PART_PRODUCT
+    files = ["block_parts", "codebook_parts"] if name in OF_CODEBOOKS else ["block_parts"]
+    if kernel in (*_BY_VALUES, "matmul_tile"):
+        own = _QUAD
     elif name in BLOCKS_32:
-        file, own = "blocks_32", _BLOCK_PRODUCT
-    else:
-        file, own = "block_parts", _PART_PRODUCT
+        files, own = ["blocks_32"], _BLOCK_PRODUCT
     own = own.format(name=name, bytes=of.bytes, parts=of.values // 32)
-    return _file(file).replace("ARRAY", stored) + own
+    own += _VALUE if kernel in _BY_VALUES else ""
+    return "".join(map(_file, files)).replace("ARRAY", stored) + own
+
+
+def _books(place: int) -> list[str]:
+    """The declarations of the codebooks."""
+    table = codebook_table()
+    names = [_BOOK.format(name=name.upper(), first=first) for name, first in table.starts.items()]
+    return [_BOOKS.format(place=place, length=table.words.size // 4), *names]
 
 
 def _of_mixture(launch: Launch) -> list[str]:
@@ -234,7 +241,7 @@ def _of_mixture(launch: Launch) -> list[str]:
     if launch.kernel == "latent_append":  # the first product is that of queries
         own = own.replace("a_quad(", "query_quad(").replace("row_at(", "query_at(")
     row = rows.get(launch.kernel, _ROW) + (_of_other_row(_ROW) if "y" in launch.inputs else "")
-    parts = [_ONE_FORMAT.format(lanes=launch.lanes), row, own]
+    parts = [_LANES.format(lanes=launch.lanes), row, own]
     parts.append(renamed(launch.shared_format, "shared"))
     if launch.kernel in _WITH_UP:
         parts.append(renamed(launch.up_format, "up"))
@@ -250,17 +257,9 @@ def _of_other_row(text: str) -> str:
 
 @functools.cache
 def stored_formats() -> dict[str, tuple[int, int, int]]:
-    """For each format with a function in formats.wgsl: ggml's number, and the values and bytes of a block."""
-    found = [FORMATS[name] for name in _UNPACKS.findall(_file("formats"))]
+    """For each format that the kernels read: ggml's number, and the values and bytes of a block."""
+    found = [FORMATS[name] for name in _FORMATS.findall(_file("block_parts") + _file("codebook_parts"))]
     return {of.name: (of.ggml_type, of.values, of.bytes) for of in found}
-
-
-def _block_value() -> str:
-    cases = [
-        _CASE.format(number=launch_plan.FORMATS[name], name=name, values=values, bytes=size)
-        for name, (_, values, size) in stored_formats().items()
-    ]
-    return _BLOCK_VALUE.format(cases="\n    ".join(cases))
 
 
 def _numbers(launch: Launch) -> str:

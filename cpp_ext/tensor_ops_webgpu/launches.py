@@ -13,6 +13,7 @@ from airllm import formats
 from airllm.backends.device import launch_plan
 from airllm.backends.device.launch_plan import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
 from airllm.backends.device.strides import element_strides, leading_strides
+from tensor_ops_webgpu.codebooks import OF_CODEBOOKS
 
 _HALVES = ("float16", "bfloat16")
 _MOST_GROUPS = 65535
@@ -31,16 +32,11 @@ _MOST_COLUMNS = 4 * KEYS  # columns of v, at most
 _FORMULAS = {"silu": 1, "swiglu": 1, "gelu": 2, "geglu": 2}
 _ERF = 3
 
-# Inputs that may be in a block format.
+# Inputs that may be in a block format; a kernel is made for each format.
 STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
-_OF_EXPERTS = ("linear_experts", "linear_experts_blocks", "mixture_up", "mixture_down")
-STORED |= dict.fromkeys((*_OF_EXPERTS, "linear_beside", "normed_linear", "latent_append", "linear_sum"), "b")
-# Formats that linear_blocks reads as words, 32 values at a time: a kernel for each, since that is faster. The
-# first have no loops in it.
-BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
-IN_PARTS = (
-    "q5_0", "q5_1", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq2_0", "tq1_0"
-)  # fmt: skip
+STORED |= dict.fromkeys(("linear_experts_blocks", "mixture_up", "mixture_down", "linear_beside"), "b")
+STORED |= dict.fromkeys(("normed_linear", "latent_append", "linear_sum"), "b")
+BLOCKS_32 = ("q8_0", "q4_0", "q4_1")  # products of whole blocks, without loops; of other formats by parts
 _STEPS_OF_PART = 10
 
 
@@ -51,7 +47,7 @@ class Launch:
     A binding's memory is the name of an array parameter, of a result ("out" or "out0", "out1") or of scratch
     memory, or None for an array that was not given. `steps` is the maximum of loop iterations in an
     invocation. An invocation writes pairs of neighbours; with `by_row`, pairs within a row, so two rows may
-    share a word. `format`: the only one that the kernel reads, if it is made for one. `shared_format`: that
+    share a word. `format`: that of its array of blocks, for which the kernel is made. `shared_format`: that
     of its array of a shared expert; `up_format` and `shared_up_format`: of what the gates of experts and of
     the shared one multiply, if that is apart.
     """
@@ -92,10 +88,14 @@ class Launch:
         return replace(self, inputs={binding: name for binding, name in self.inputs.items() if name})
 
     @property
-    def reads_blocks(self) -> bool:
-        """Whether an input is in a block format: code for those takes long to compile."""
-        stored = STORED.get(self.kernel)
-        return stored is not None and self.numbers[f"{stored}_type"] >= min(FORMATS.values())
+    def formats(self) -> tuple[str, ...]:
+        """Those that the kernel is made for."""
+        return self.format, self.shared_format, self.up_format, self.shared_up_format
+
+    @property
+    def reads_codebooks(self) -> bool:
+        """Whether its last binding is that of the codebooks."""
+        return not OF_CODEBOOKS.isdisjoint(self.formats)
 
 
 Plan: TypeAlias = launch_plan.Plan[Launch]
@@ -126,13 +126,15 @@ class Call(KernelCall):
         Numbers that are ints have 32 bits.
         """
         given = {binding: name if self.has(name) else None for binding, name in inputs.items()}
+        stored = self.arrays.get(inputs.get(STORED.get(kernel, ""), ""))
         types = {f"{binding}_type": _type(self.arrays.get(name or "")) for binding, name in given.items()}
         types |= {f"{name}_type": _type(out) for name, out in self.results.items()}
         rest = {n: np.uint32(value) if isinstance(value, int) else value for n, value in numbers.items()}
         outputs = {name: name for name in self.results}
         groups = min(tasks, _MOST_GROUPS)
         all_steps = ceil_div(tasks, groups) * (steps + 1)
-        return Launch(kernel, given, outputs, types | rest, groups, group, all_steps)
+        format = stored.format if is_quantized(stored) else ""
+        return Launch(kernel, given, outputs, types | rest, groups, group, all_steps, format=format)
 
 
 def number(value: float) -> np.float32:
@@ -251,21 +253,14 @@ def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scal
     """x @ weight^T, by pairs of weight rows for few rows of x, else by tiles."""
     n, k = call.arrays[weight].shape
     inputs = {"a": x, "b": weight, "bias": bias}
-    stored = call.arrays[weight]
-    if m <= _FEW_VECTORS and reads_words(stored) and call.arrays[x].dtype == np.float32:
+    if m <= _FEW_VECTORS and is_quantized(call.arrays[weight]) and call.arrays[x].dtype == np.float32:
         return of_blocks(call, inputs, m, n, k, scale)
     if m <= _FEW_VECTORS:
         group = 64 if k <= 4096 else _GROUP
         steps = ceil_div(k, group) * (m + 4) + m * (1 + 2 * _REDUCTION)
         return call.launch("linear_row", inputs, ceil_div(n, 2), steps, group, m=m, n=n, k=k, scale=scale)
     sizes = {"batch": 1, "m": m, "n": n, "k": k, "b_step": 0}
-    launch = _tiles(call, inputs, sizes, 1, scale)
-    return replace(launch, format=stored.format) if reads_words(stored) else launch
-
-
-def reads_words(stored: Any) -> bool:
-    """Whether linear_blocks reads this weight."""
-    return is_quantized(stored) and stored.format in (*BLOCKS_32, *IN_PARTS)
+    return _tiles(call, inputs, sizes, 1, scale)
 
 
 def of_blocks(
@@ -277,7 +272,7 @@ def of_blocks(
     steps = m * (gated * steps_of_row(weight, k, call.lanes) + 2 * call.lanes + 1)
     numbers = {"m": m, "n": n, "k": k, "scale": scale, "activation": activation}
     launch = call.launch("linear_blocks", inputs, tasks, steps, 64, **numbers)
-    return replace(launch, format=weight.format, lanes=call.lanes)
+    return replace(launch, lanes=call.lanes)
 
 
 def steps_of_row(weight: Any, k: int, lanes: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from airllm.backends.device.launch_plan import TYPES, ceil_div, is_quantized
 from airllm.backends.device.stacks import data_of
 from tensor_ops_webgpu.expert_launches import steps_of_choice
-from tensor_ops_webgpu.launches import LANES_ON_CPU, Call, Launch, Plan, number, reads_words, steps_of_row
+from tensor_ops_webgpu.launches import LANES_ON_CPU, Call, Launch, Plan, number, steps_of_row
 
 _GROUP = 64
 _REDUCTION = 7  # steps of a work-group's reduction
@@ -63,7 +63,7 @@ def _bound_by_up(weights: Mapping[str, Any]) -> int:
 
 def in_units(weight: Any) -> bool:
     """Whether kernels read a weight in units of 32 values."""
-    return reads_words(weight) if is_quantized(weight) else weight.shape[-1] % 32 == 0
+    return is_quantized(weight) or weight.shape[-1] % 32 == 0
 
 
 def _route(call: Call, numbers: Mapping[str, Any]) -> Launch:
@@ -165,9 +165,7 @@ def _latent_append(call: Call, numbers: Mapping[str, Any]) -> Launch:
     inputs |= {name: name for name in ("keep", "keep_norm", "cos", "sin")}
     given = dict(numbers) | {name: number(numbers[name]) for name in ("eps", "factor")}
     launch = call.launch(call.op, inputs, groups, steps, _GROUP, **given).without_missing()
-    formats = {"format": weight, "shared_format": queries}
-    given_formats = {name: getattr(each, "format", "") for name, each in formats.items()}
-    return replace(launch, lanes=call.lanes, **given_formats)
+    return replace(launch, lanes=call.lanes, shared_format=getattr(queries, "format", ""))
 
 
 def fuses_latents(arrays: Mapping[str, Any], buffers: int) -> bool:
@@ -215,8 +213,7 @@ def _steps_of_row(weight: Any, k: int, lanes: int) -> int:
 
 
 def _of_formats(call: Call, launch: Launch) -> Launch:
-    fields = {"format": "weight", "shared_format": "shared", "up_format": "up"}
-    fields |= {"shared_up_format": "shared_up"}
+    fields = {"shared_format": "shared", "up_format": "up", "shared_up_format": "shared_up"}
     given = {field: getattr(call.arrays.get(name), "format", "") for field, name in fields.items()}
     return replace(launch, lanes=call.lanes, **given)
 

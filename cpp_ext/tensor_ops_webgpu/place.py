@@ -1,4 +1,4 @@
-"""An open WebGPU device as the place of a model's arrays: see `airllm.backends.device.device_ops.Place`.
+"""An open WebGPU device as the place of a model's arrays: see `airllm.backends.device.place.Place`.
 
 Launches wait until a result is read, so a token is one submit.
 """
@@ -12,13 +12,14 @@ import numpy as np
 
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY
 from airllm.backends.device.fused_ops import FusedOps
+from airllm.backends.device.launch_plan import is_quantized
 from airllm.backends.device.recording import Recorded
 from airllm.backends.devices import host_memory
 from tensor_ops_webgpu import expert_launches, mixture_launches, recurrent_launches, tensor_launches
 from tensor_ops_webgpu.devices import driver
 from tensor_ops_webgpu.engine import Block, Bound, Engine, NotCompiled, Places, engine, forget_engines
 from tensor_ops_webgpu.kernel_text import stored_formats
-from tensor_ops_webgpu.launches import KERNELS, KEYS, Call, Launch, Plan, plan_of, reads_words
+from tensor_ops_webgpu.launches import KERNELS, KEYS, Call, Launch, Plan, plan_of
 from tensor_ops_webgpu.selection import choice
 
 _LOSS = ("device lost", "device is lost", "devicelost", "could not map buffer", "work done status")
@@ -167,7 +168,7 @@ class WebGPUPlace:
         if name in ("linear_beside", "linear_sum"):
             return all(map(mixture_launches.in_units, arrays.values()))
         if name == "gated_linear":
-            return reads_words(arrays["weight"])
+            return is_quantized(arrays["weight"])
         return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs
 
     def attention_splits(self, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:

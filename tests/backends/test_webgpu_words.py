@@ -5,13 +5,13 @@ import pytest
 
 from airllm.backends import registry
 from airllm.formats import FORMATS
-from tensor_ops_webgpu.launches import BLOCKS_32, IN_PARTS
+from tensor_ops_webgpu.kernel_text import stored_formats
 from tests.support.engines.device_models import running
 from tests.support.models.stored import blocks
 
 
 @pytest.mark.parametrize("rows", (1, 3, 70))
-@pytest.mark.parametrize("name", (*BLOCKS_32, *IN_PARTS))
+@pytest.mark.parametrize("name", stored_formats())
 def test_products_are_those_of_float64(name, rows):
     """Of an odd number of columns, and of rows that the invocations do not share evenly."""
     ops = registry.open_backend(running("webgpu")).module.device_ops()

@@ -129,7 +129,7 @@ def test_every_language_describes_a_format_alike(language):
 
 
 def test_the_gpu_text_has_the_kernels_of_each_of_its_formats():
-    text = (gpu_text.folder() / "common" / "formats.h").read_text()
+    text = (gpu_text.folder() / "common" / "formats" / "formats.h").read_text()
     made = re.findall(r"^#define FORMAT (\w+)$", text, re.MULTILINE)
     assert sorted(made) == sorted(gpu_text.stored_formats())
     assert f"#define FIRST_BLOCK_FORMAT {launch_plan.FIRST_BLOCK_FORMAT}\n" in text

@@ -1,24 +1,24 @@
 """The ops of a backend on arrays that stay on its device.
 
 `DeviceOps` has the methods of a `KernelBackend`, on `Tensor`s: results stay where they are computed, nothing
-waits, and a call that was planned once is planned from then on. A backend implements `Place`.
+waits, and a call that was planned once is planned from then on. `place.py` has what a backend implements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from airllm.backends import reasons
 from airllm.backends.device.arena import Arena
-from airllm.backends.device.counters import Counters
 from airllm.backends.device.experts import DeviceExperts
 from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.launch_plan import STRIDED, Plan
 from airllm.backends.device.op_methods import ELEMENTWISE, OpMethods
+from airllm.backends.device.place import Part, Place
 from airllm.backends.device.recording import Pass, Result
 from airllm.backends.device.recurrent import DeviceRecurrence
 from airllm.backends.device.tensor import Memory, Tensor, dense_strides
@@ -28,49 +28,6 @@ _FLOATS = ("float32", "float16", "bfloat16")
 FLOAT32 = np.dtype(np.float32)
 _BYTES, _Q8_0 = np.dtype(np.uint8), FORMATS["q8_0"]  # of caches in blocks
 _MOST_PLANS = 4096
-
-
-Part: TypeAlias = tuple[Any, int, int]  # a buffer, an offset in it, and how many bytes from there
-
-
-class Place(Protocol):
-    """An open device of a backend, in one in-order queue: memory, transfers, kernels.
-
-    `label` is its line in messages. `alignment`: kernels take arrays that begin at multiples of so many bytes
-    in their memory. `writes_inputs`: whether a launch may write memory that it reads.
-    """
-
-    label: str
-    alignment: int
-    writes_inputs: bool
-    counters: Counters
-
-    def allocate(self, nbytes: int) -> Any:
-        """New memory."""
-
-    def upload(self, buffer: Any, array: np.ndarray) -> None:
-        """Copy a dense host array to the beginning of a buffer. Does not wait."""
-
-    def download(self, buffer: Any, offset: int, out: np.ndarray) -> None:
-        """Wait for all that was started, and copy from a buffer to a dense host array."""
-
-    def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
-        """The launches of a call with non-empty results `outs`, by name."""
-
-    def run(self, plan: Plan, memory: Mapping[str, Part]) -> None:
-        """Start the launches of a plan. Does not wait."""
-
-    def has(self, op: str) -> bool:
-        """Whether there is a kernel of this op."""
-
-    def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
-        """Whether there is a kernel of "gated_linear", "rope_append" or the like for these arrays."""
-
-    def attention_splits(self, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
-        """Into how many parts attention divides the keys, whose results are merged."""
-
-    def formats(self) -> Sequence[str]:
-        """The block formats that its kernels read."""
 
 
 class _Call(NamedTuple):

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device import latents
-from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
-from airllm.backends.device.heads import Heads, Kept, Steps, place
+from airllm.backends.device.device_ops import FLOAT32, DeviceOps
+from airllm.backends.device.heads import Heads, Kept, Steps, place_heads
 from airllm.backends.device.heads import parts_of as heads_of
 from airllm.backends.device.latents import HeadProducts, Joined, Merged, Sum
+from airllm.backends.device.place import Place
 from airllm.backends.device.products import (
     ACTIVATIONS,
     Product,
@@ -360,9 +361,9 @@ class FusedOps(DeviceOps):
         to = Kept(kept, start, of_keys, of_values)
         out = None
         if result is not None and isinstance(result.pending, Heads):
-            out = place(self, result.pending.source, result.pending.steps, to)
+            out = place_heads(self, result.pending.source, result.pending.steps, to)
         if out is None or result is None:
-            return place(self, None, Steps(), to) is not None
+            return place_heads(self, None, Steps(), to) is not None
         result.become(out)
         return True
 

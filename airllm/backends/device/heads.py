@@ -82,7 +82,7 @@ def _has_whole_heads(x: Tensor) -> bool:
 def _compute(ops: Any, heads: Heads) -> Tensor:
     source, steps = heads.source, heads.steps
     given = (steps.weight is not None) + (steps.angles is not None) + (steps.factor != 1)
-    if given > 1 and source.ndim == 3 and (found := place(ops, source, steps)) is not None:
+    if given > 1 and source.ndim == 3 and (found := place_heads(ops, source, steps)) is not None:
         return found
     return _step_by_step(ops, source, steps)
 
@@ -108,7 +108,7 @@ class Kept(NamedTuple):
     values: tuple[Tensor, Steps]
 
 
-def place(ops: Any, queries: Tensor | None, steps: Steps, kept: Kept | None = None) -> Tensor | None:
+def place_heads(ops: Any, queries: Tensor | None, steps: Steps, kept: Kept | None = None) -> Tensor | None:
     """Compute queries, and put keys and values into a cache, in one launch. None if no kernel does it."""
     source = queries if queries is not None else kept.keys[0] if kept else None
     assert source is not None

@@ -4,13 +4,15 @@ includes resolved.
 
 import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 FORMS = {"gpu": "gpu", "cpu": "cpu_devices"}  # the folder of each
 FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear", "experts", "recurrent")
 _KINDS = ("EXPERT", "SHARED", "UP", "SHARED_UP")  # of the matrices of kernels with several formats
 _FORMAT = re.compile(r"^  FORMAT\((\w+), (\d+), (\d+), (\d+), ", re.MULTILINE)
-_INCLUDE = re.compile(r'^#(?:define BODY "(?P<body>.+)"|include (?:"(?P<file>.+)"|BODY))$', re.MULTILINE)
+_GUARD = re.compile(r"^#ifndef AIRLLM_\w+_H$", re.MULTILINE)
+_INCLUDE = re.compile(r'^#(?:define BODY "(?P<body>.+)"|include (?:"(?P<file>.+)"|BODY))$')
 
 
 def folder() -> Path:
@@ -51,21 +53,29 @@ def _file_of(form: str, family: str) -> Path:
 @functools.cache
 def stored_formats() -> dict[str, tuple[int, int, int]]:
     """For each format in formats.h: ggml's number, and the values and bytes of a block."""
-    rows = _FORMAT.findall((folder() / "common" / "formats.h").read_text(encoding="utf-8"))
+    rows = _FORMAT.findall((folder() / "common" / "formats" / "formats.h").read_text(encoding="utf-8"))
     return {name: (int(number), int(values), int(size)) for name, number, values, size in rows}
 
 
-def _resolve_includes(path: Path, body: str = "") -> str:
-    """A file with its includes inserted; the include guards in the source skip repeated headers.
+def _resolve_includes(path: Path) -> str:
+    """A file with its includes inserted: a header with a guard once, since compilers would skip it again."""
+    inserted: set[Path] = set()
 
-    `body` is the value of BODY, the file that for_each_dtype.h includes.
-    """
+    def resolve(path: Path, body: str, surely: bool) -> Iterator[str]:
+        """`body` is the value of BODY, a file that the includes in this one name. `surely`: whether no
+        condition leaves the text out.
+        """
+        text = path.read_text(encoding="utf-8")
+        depth = -1 if (guarded := _GUARD.search(text)) else 0
+        if guarded and surely:
+            inserted.add(path)
+        for line in text.splitlines(keepends=True):
+            depth += line.startswith("#if") - line.startswith("#endif")
+            if (found := _INCLUDE.match(line)) is None:
+                yield line
+            elif found["body"]:
+                body = found["body"]
+            elif (other := (path.parent / (found["file"] or body)).resolve()) not in inserted:
+                yield from resolve(other, body, surely and depth == 0)
 
-    def replaced(line: re.Match) -> str:
-        nonlocal body
-        if line["body"]:
-            body = line["body"]
-            return ""
-        return _resolve_includes(path.parent / (line["file"] or body), body)
-
-    return _INCLUDE.sub(replaced, path.read_text(encoding="utf-8"))
+    return "".join(resolve(path.resolve(), "", True))

@@ -240,7 +240,7 @@ def _combine(rows: int, e: int, splits: int, out_type: np.uint32) -> Launch:
 
 
 def _attention_numbers(call: Call) -> tuple:
-    """The arguments in the macro ATTENTION of common/attention.h."""
+    """The arguments in the macro ATTENTION of common/attention/attention.h."""
     *lead, heads, t, e = call.shape
     q, k, v, mask = arrays = [call.arrays.get(name) for name in ("q", "k", "v", "mask")]
     assert q is not None and k is not None

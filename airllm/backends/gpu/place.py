@@ -1,5 +1,5 @@
 """A GPU behind the compiled module of a backend as the place of a model's arrays: see
-`airllm.backends.device.device_ops.Place`.
+`airllm.backends.device.place.Place`.
 
 The module has `Queue`, `Launch` and `compile` (`cpp_ext/cuda/ops/queue.h`). Kernels are compiled at their
 first use, a family at a time, by the compiler that the vendor has for that.

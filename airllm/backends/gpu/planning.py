@@ -19,7 +19,7 @@ from airllm.backends.gpu.launches import (
 )
 
 _GROUP, _MOST_GROUPS = 256, 2**16
-_LONGEST_SUM = 1024  # of queries that attention sums: common/attention.h
+_LONGEST_SUM = 1024  # of queries that attention sums: common/attention/attention.h
 
 
 class SharedKernels:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from airllm.backends import registry
 from airllm.backends.gpu import launches
 from airllm.convert.quantize import quantize
 from airllm.formats import FORMATS
@@ -121,14 +120,10 @@ def test_matrices_of_several_formats_are_one_launch(name, options, placed, tmp_p
 @pytest.mark.parametrize("of", [name for name, of in FORMATS.items() if not of.pack])
 @pytest.mark.parametrize("name", ("llama3", "qwen3_moe"))
 def test_vectors_of_a_codebook(name, of, placed, tmp_path):
-    """They are read as they are stored, in as many launches; WebGPU says that it has no kernels."""
-    path = wide_gguf.write_wide(name, tmp_path / "blocks.gguf", GGMLQuantizationType[of.upper()])
-    if of in registry.open_backend(placed).module.device_ops().place.formats():
-        check_launches(path, placed)
-        return
-    assert placed == "webgpu"
-    with open_engine(path, placed, False) as engine:
-        assert f"webgpu has no kernels of {of}" in engine.model.why_not_on_device
+    """They are read as they are stored, in as many launches."""
+    check_launches(
+        wide_gguf.write_wide(name, tmp_path / "blocks.gguf", GGMLQuantizationType[of.upper()]), placed
+    )
 
 
 def in_formats(monkeypatch: pytest.MonkeyPatch, formats: dict[str, GGMLQuantizationType]) -> None:

@@ -1,4 +1,4 @@
-// The choice of experts by one work-item: see common/choice.inc, which needs order_best.
+// The choice of experts by one work-item: see common/experts/choice.inc, which needs order_best.
 #ifndef AIRLLM_CPU_CHOICE_H
 #define AIRLLM_CPU_CHOICE_H
 
@@ -14,6 +14,6 @@ DEVFN void order_best(LOCAL_PTR const float* p, int count, int used, LOCAL_PTR i
   }
 }
 
-#include "../../common/choice.inc"
+#include "../../common/experts/choice.inc"
 
 #endif

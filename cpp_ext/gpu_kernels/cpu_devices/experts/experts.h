@@ -2,7 +2,7 @@
 // their own here.
 #ifdef EXPERT_FORMAT
 #define UNPACKING_ALONE
-#include "../../common/linear_experts.inc"
+#include "../../common/experts/linear_experts.inc"
 #include "../linear/linear.h"
 #if JOIN(IS_VECTOR, EXPERT_FORMAT)
 #define FORMAT EXPERT_FORMAT
@@ -12,5 +12,5 @@
 #include "choice.h"
 #include "norm_route.inc"
 // These make the choice.
-#include "../../common/routing.inc"
+#include "../../common/experts/routing.inc"
 #endif

@@ -1,5 +1,5 @@
 // Kernels that need a whole row, for CPU devices. The .inc files are included for each DTYPE.
-#include "../../common/formulas.h"
+#include "../../common/elements/formulas.h"
 #include "../../common/gpu_compat.h"
 #include "../../common/packs.h"
 #include "../dynamic_dtype.h"

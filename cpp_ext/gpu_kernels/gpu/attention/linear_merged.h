@@ -1,6 +1,6 @@
 // The products of heads with what attention_row computed in parts.
 #define UNPACKING_ALONE
-#include "../../common/formats.h"
+#include "../../common/formats/formats.h"
 #include "../../common/reduce.h"
 
 #define BODY "../attention/linear_merged.inc"

@@ -1,8 +1,8 @@
-// The choice of experts by a work-group: see common/choice.inc, which needs order_best.
+// The choice of experts by a work-group: see common/experts/choice.inc, which needs order_best.
 #ifndef AIRLLM_GPU_CHOICE_H
 #define AIRLLM_GPU_CHOICE_H
 
-#include "../../common/rank.h"
+#include "../../common/experts/rank.h"
 
 DEVFN void order_best(LOCAL_PTR const float* p, int count, int used, LOCAL_PTR int* best) {
   for (int i = LID; i < count; i += LSIZE) {
@@ -11,6 +11,6 @@ DEVFN void order_best(LOCAL_PTR const float* p, int count, int used, LOCAL_PTR i
   }
 }
 
-#include "../../common/choice.inc"
+#include "../../common/experts/choice.inc"
 
 #endif

@@ -2,10 +2,10 @@
 // with weights of that format instead. OpenCL compiles a format when it is first needed.
 #ifdef EXPERT_FORMAT
 #define UNPACKING_ALONE
-#include "../../common/linear_experts.inc"
+#include "../../common/experts/linear_experts.inc"
 #else
 #include "choice.h"
 #include "norm_route.inc"
 // These make the choice.
-#include "../../common/routing.inc"
+#include "../../common/experts/routing.inc"
 #endif

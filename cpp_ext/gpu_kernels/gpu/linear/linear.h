@@ -1,3 +1,3 @@
 // Products with stored weights, and dequantization.
-#include "../../common/formats.h"
+#include "../../common/formats/formats.h"
 #include "linear_tile.inc"

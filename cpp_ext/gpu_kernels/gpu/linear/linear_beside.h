@@ -1,8 +1,8 @@
 // Products with matrices of several formats.
 #define UNPACKING_ALONE
-#include "../../common/formats.h"
+#include "../../common/formats/formats.h"
 #include "../../common/reduce.h"
 #include "normed_row.inc"
 
-#define BODY "../../common/linear_beside.inc"
+#define BODY "../../common/linear/linear_beside.inc"
 #include "several_formats.inc"

@@ -1,4 +1,4 @@
 // Mixers with a recurrent state.
-#include "../../common/formulas.h"
+#include "../../common/elements/formulas.h"
 #include "../../common/gpu_compat.h"
-#include "../../common/recurrent.inc"
+#include "../../common/recurrent/recurrent.inc"

@@ -1,6 +1,6 @@
 // Kernels that need a whole row. The .inc files are included for each DTYPE.
 #include "../../common/dynamic_dtype.h"
-#include "../../common/formulas.h"
+#include "../../common/elements/formulas.h"
 #include "../../common/gpu_compat.h"
 #include "../../common/packs.h"
 #include "../../common/reduce.h"

@@ -1,5 +1,5 @@
 // A token's queries for what tokens of latent attention keep, in parts, and what it keeps: see latent_append of the
-// GPU kernels (common/latent_append.inc). b is the matrices of heads, shared that of queries. LANES invocations take
+// GPU kernels (common/attention/latent_append.inc). b is the matrices of heads, shared that of queries. LANES invocations take
 // a row of shared together.
 const SLICE = 32u;
 

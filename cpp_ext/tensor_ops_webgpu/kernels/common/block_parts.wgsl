@@ -1,6 +1,7 @@
 // 32 values of a block of ARRAY, read as words. For each format, by its name: codes_ gives the integers of
 // values 4 i to 4 i + 3 of `part`, the 32 values; scales_ the scale and the offset of the part's first or
-// second half. formats.wgsl says how blocks are laid out.
+// second half. A value is scale * code + offset, each operation rounded. airllm/formats/ defines the blocks;
+// codebook_parts.wgsl has those of vectors.
 fn bytes_at(at: u32) -> u32 {  // four, from any address
   let shift = at % 4u * 8u;
   let low = ARRAY_words[at / 4u] >> shift;
@@ -18,6 +19,10 @@ fn half_at(at: u32) -> f32 {
 fn signed_byte_at(at: u32) -> f32 {
   return f32(i32(byte_at(at) ^ 128u) - 128);
 }
+// -0.0 changes no sum, not even that of -0.0.
+fn without_offset(scale: f32) -> vec2<f32> {
+  return vec2<f32>(scale, -0.0);
+}
 fn fields(word: u32, mask: u32) -> vec4<u32> {
   return (vec4<u32>(word) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(mask);
 }
@@ -28,7 +33,7 @@ fn codes_q8_0(block: u32, part: u32, i: u32) -> vec4<f32> {
   return vec4<f32>(fields(bytes_at(block + 2u + 4u * i) ^ 0x80808080u, 255u)) - 128.0;
 }
 fn scales_q8_0(block: u32, part: u32, half: u32) -> vec2<f32> {
-  return vec2<f32>(half_at(block), 0.0);
+  return without_offset(half_at(block));
 }
 
 // Four bits of values 4 i to 4 i + 3: the second half is in the upper bits of the bytes of the first.
@@ -43,7 +48,7 @@ fn codes_q4_0(block: u32, part: u32, i: u32) -> vec4<f32> {
   return vec4<f32>(nibbles(block + 2u, i)) - 8.0;
 }
 fn scales_q4_0(block: u32, part: u32, half: u32) -> vec2<f32> {
-  return vec2<f32>(half_at(block), 0.0);
+  return without_offset(half_at(block));
 }
 fn codes_q4_1(block: u32, part: u32, i: u32) -> vec4<f32> {
   return vec4<f32>(nibbles(block + 4u, i));
@@ -55,7 +60,7 @@ fn codes_q5_0(block: u32, part: u32, i: u32) -> vec4<f32> {
   return vec4<f32>(nibbles(block + 6u, i) | fifth_bits(block + 2u, i)) - 16.0;
 }
 fn scales_q5_0(block: u32, part: u32, half: u32) -> vec2<f32> {
-  return vec2<f32>(half_at(block), 0.0);
+  return without_offset(half_at(block));
 }
 fn codes_q5_1(block: u32, part: u32, i: u32) -> vec4<f32> {
   return vec4<f32>(nibbles(block + 8u, i) | fifth_bits(block + 4u, i));
@@ -80,15 +85,16 @@ fn codes_iq4_nl(block: u32, part: u32, i: u32) -> vec4<f32> {
   return values_of_iq4(nibbles(block + 2u, i));
 }
 fn scales_iq4_nl(block: u32, part: u32, half: u32) -> vec2<f32> {
-  return vec2<f32>(half_at(block), 0.0);
+  return without_offset(half_at(block));
 }
 fn codes_mxfp4(block: u32, part: u32, i: u32) -> vec4<f32> {
   let q = nibbles(block + 1u, i);
   return looked_up(vec2<u32>(0x03020100u, 0x0c080604u), vec2<u32>(0xfdfeff00u, 0xf4f8fafcu), q);
 }
+// Half of 2^(e - 127), since FP4's values are doubled.
 fn scales_mxfp4(block: u32, part: u32, half: u32) -> vec2<f32> {
   let e = byte_at(block);
-  return vec2<f32>(bitcast<f32>(select((e - 1u) << 23u, (e + 1u) << 21u, e < 2u)), 0.0);
+  return without_offset(bitcast<f32>(select((e - 1u) << 23u, (e + 1u) << 21u, e < 2u)));
 }
 
 // ---- parts of blocks of 256 ----
@@ -111,7 +117,7 @@ fn scales_q3_k(block: u32, part: u32, half: u32) -> vec2<f32> {
   let sub = 2u * part + half;
   let low = (byte_at(block + 96u + sub % 8u) >> (sub / 8u * 4u)) & 15u;
   let high = (byte_at(block + 104u + sub % 4u) >> (sub / 4u * 2u)) & 3u;
-  return vec2<f32>(half_at(block + 108u) * (f32(low | (high << 4u)) - 32.0), 0.0);
+  return without_offset(half_at(block + 108u) * (f32(low | (high << 4u)) - 32.0));
 }
 
 // The six-bit scales and offsets of q4_k and q5_k: those of the last four parts are split.
@@ -148,7 +154,7 @@ fn codes_q6_k(block: u32, part: u32, i: u32) -> vec4<f32> {
   return vec4<f32>(fields(low, 15u) | high) - 32.0;
 }
 fn scales_q6_k(block: u32, part: u32, half: u32) -> vec2<f32> {
-  return vec2<f32>(half_at(block + 208u) * signed_byte_at(block + 192u + 2u * part + half), 0.0);
+  return without_offset(half_at(block + 208u) * signed_byte_at(block + 192u + 2u * part + half));
 }
 fn codes_iq4_xs(block: u32, part: u32, i: u32) -> vec4<f32> {
   return values_of_iq4(nibbles(block + 8u + part * 16u, i));
@@ -156,16 +162,17 @@ fn codes_iq4_xs(block: u32, part: u32, i: u32) -> vec4<f32> {
 fn scales_iq4_xs(block: u32, part: u32, half: u32) -> vec2<f32> {
   let low = (byte_at(block + 4u + part / 2u) >> (part % 2u * 4u)) & 15u;
   let high = (byte_at(block + 2u + part / 4u) >> (part % 4u * 2u)) & 3u;
-  return vec2<f32>(half_at(block) * (f32(low | (high << 4u)) - 32.0), 0.0);
+  return without_offset(half_at(block) * (f32(low | (high << 4u)) - 32.0));
 }
 fn codes_tq2_0(block: u32, part: u32, i: u32) -> vec4<f32> {
   return vec4<f32>(two_bits(block, part, i)) - 1.0;
 }
 fn scales_tq2_0(block: u32, part: u32, half: u32) -> vec2<f32> {
-  return vec2<f32>(half_at(block + 64u), 0.0);
+  return without_offset(half_at(block + 64u));
 }
 
-// The digits in front of bytes that were multiplied by a power of 3: formats.wgsl.
+// A byte is a fraction of 256 with five ternary digits: the digit in front of it, multiplied by a power of 3. 32
+// bytes have the first 160 values, 16 bytes the next 80. Four bytes, with four digits each, have the last 16.
 fn codes_tq1_0(block: u32, part: u32, i: u32) -> vec4<f32> {
   var at = block + 4u * i;
   var number = part;
@@ -182,5 +189,5 @@ fn codes_tq1_0(block: u32, part: u32, i: u32) -> vec4<f32> {
   return vec4<f32>((moved * 3u) >> vec4<u32>(8u)) - 1.0;
 }
 fn scales_tq1_0(block: u32, part: u32, half: u32) -> vec2<f32> {
-  return vec2<f32>(half_at(block + 52u), 0.0);
+  return without_offset(half_at(block + 52u));
 }

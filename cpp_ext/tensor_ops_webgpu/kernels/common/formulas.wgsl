@@ -52,7 +52,7 @@ fn gelu(x: f32) -> f32 {
 }
 
 // x / 2 * erfc(-x / sqrt 2). With z = |x| / sqrt 2, erfc(z) = exp(-z^2) erfcx(z), and erfcx is a polynomial
-// in t = 1 / (1 + 0.4 z), as in gpu_kernels/common/formulas.h. x^2 / 2 is split in two parts, the first
+// in t = 1 / (1 + 0.4 z), as in gpu_kernels/common/elements/formulas.h. x^2 / 2 is split in two parts, the first
 // exact, since exp turns an absolute error into a relative one.
 fn gelu_erf(x: f32) -> f32 {
   let size = min(abs(x), 15.0);

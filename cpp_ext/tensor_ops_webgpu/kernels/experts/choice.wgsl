@@ -1,4 +1,4 @@
-// Which experts a row of logits chooses: see choose_row of common/choice.inc of the GPU kernels. NaN comes last.
+// Which experts a row of logits chooses: see choose_row of common/experts/choice.inc of the GPU kernels. NaN comes last.
 const MOST_EXPERTS = 1024u;
 const MOST_USED = 64u;
 

@@ -1,5 +1,5 @@
 // out = the weighted sum of what a row's experts and the shared expert compute by their last matrices: see
-// mixture_down of the GPU kernels (common/mixture.inc). LANES invocations take a column together.
+// mixture_down of the GPU kernels (common/experts/mixture.inc). LANES invocations take a column together.
 const COLUMNS = GROUP / LANES;
 
 var<workgroup> parts: array<f32, GROUP>;

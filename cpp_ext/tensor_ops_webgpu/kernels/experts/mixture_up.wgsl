@@ -1,5 +1,5 @@
 // The choice of a row of logits, and the activated values of its experts and of the shared expert: see
-// mixture_up of the GPU kernels (common/mixture.inc). LANES invocations take a row of b, or of the shared
+// mixture_up of the GPU kernels (common/experts/mixture.inc). LANES invocations take a row of b, or of the shared
 // expert's matrix, together, 32 values at a time.
 fn gated(sums: vec2<f32>) -> f32 {
   return gated_value(numbers.activation, sums.x, select(1.0, sums.y, numbers.gated != 0u), numbers.limit, numbers.alpha);

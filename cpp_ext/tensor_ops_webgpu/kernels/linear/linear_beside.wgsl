@@ -1,6 +1,6 @@
 // out = row @ [b; shared; up]^T + bias for one row, or, with an activation, activation(row @ b^T) * (row @
 // shared^T), where `shared` may be the other half of b, `paired`, or `factors`, or ones; without an activation,
-// `factors` multiply some products: see linear_beside of the GPU kernels (common/linear_beside.inc). LANES invocations take a row of a matrix together.
+// `factors` multiply some products: see linear_beside of the GPU kernels (common/linear/linear_beside.inc). LANES invocations take a row of a matrix together.
 fn value(lane: u32, col: u32) -> f32 {
   let sums = column_sums(lane);
   if (numbers.activation == 0u) {

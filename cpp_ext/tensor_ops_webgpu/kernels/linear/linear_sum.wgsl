@@ -1,5 +1,5 @@
 // out = a @ b^T * factor + y @ shared^T * other_factor, of one row each: see linear_sum of the GPU kernels
-// (common/linear_beside.inc). LANES invocations take a column together.
+// (common/linear/linear_beside.inc). LANES invocations take a column together.
 const COLUMNS = GROUP / LANES;
 
 var<workgroup> parts: array<f32, GROUP>;

@@ -1,6 +1,6 @@
 // The row that a work-group multiplies is the sum (a by the norm `post` * factor + residual) * scale, or with
 // `norm` the norm of that, which the work-group computes for itself; the first one also writes them: see
-// common/normed_row.h of the GPU kernels. own_row.wgsl or wide_row.wgsl says where the row is.
+// common/linear/normed_row.h of the GPU kernels. own_row.wgsl or wide_row.wgsl says where the row is.
 fn deviation(lid: u32, squares: Sum) -> f32 {
   return 1.0 / sqrt(group_total(lid, squares) / f32(numbers.k) + numbers.eps);
 }

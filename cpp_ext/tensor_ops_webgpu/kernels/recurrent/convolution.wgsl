@@ -1,4 +1,4 @@
-// What kernels with a convolution share: place_of and input_at of the GPU kernels (common/recurrent.inc).
+// What kernels with a convolution share: place_of and input_at of the GPU kernels (common/recurrent/recurrent.inc).
 fn place_of(channel: u32, key_heads: u32, key_dim: u32, wide: u32) -> u32 {
   if (key_heads == 0u) {
     return channel;

@@ -1,4 +1,4 @@
-// The causal convolution of channels: see convolve of the GPU kernels (common/recurrent.inc).
+// The causal convolution of channels: see convolve of the GPU kernels (common/recurrent/recurrent.inc).
 fn input_at(at: u32, channel: u32) -> f32 {
   if (at + 1u < numbers.count) {
     return state_at(at * numbers.channels + channel);

@@ -1,4 +1,4 @@
-// The gated delta rule: see delta_scan of the GPU kernels (common/recurrent.inc).
+// The gated delta rule: see delta_scan of the GPU kernels (common/recurrent/recurrent.inc).
 const TINY = 1e-6;
 
 fn vector_dim() -> u32 {

@@ -1,4 +1,4 @@
-// x times what a gate lets through, and its norm: see gated_norm of the GPU kernels (common/recurrent.inc).
+// x times what a gate lets through, and its norm: see gated_norm of the GPU kernels (common/recurrent/recurrent.inc).
 fn opened(i: u32) -> f32 {
   let g = gate_at(i);
   let part = 1.0 / (1.0 + exponential(-g));

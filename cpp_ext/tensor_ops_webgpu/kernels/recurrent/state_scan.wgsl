@@ -1,4 +1,4 @@
-// The state space of Mamba-2: see state_scan of the GPU kernels (common/recurrent.inc).
+// The state space of Mamba-2: see state_scan of the GPU kernels (common/recurrent/recurrent.inc).
 fn vector_dim() -> u32 {
   return numbers.state_dim;
 }

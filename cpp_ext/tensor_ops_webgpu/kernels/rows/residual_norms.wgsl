@@ -1,5 +1,5 @@
 // The sums and norms between two halves of a layer: see residual_norms of the GPU kernels
-// (common/residual.inc). An invocation reads only those elements of `total` that it wrote itself.
+// (common/rows/residual.inc). An invocation reads only those elements of `total` that it wrote itself.
 fn total_at(i: u32) -> f32 {
   return bitcast<f32>(total_words[i]);
 }

@@ -1,5 +1,5 @@
 // A token's queries, keys and values lie in x, in rows of `d`: see rope_append of the GPU kernels
-// (common/tensors.inc). The first 2 r elements of queries and keys are rotated in pairs, as in apply_rope.wgsl.
+// (common/elements/tensors.inc). The first 2 r elements of queries and keys are rotated in pairs, as in apply_rope.wgsl.
 const QUERY = 0u;
 const KEY = 1u;
 const VALUE = 2u;

@@ -9,17 +9,17 @@
 #ifndef AIRLLM_FORMATS_H
 #define AIRLLM_FORMATS_H
 
-#include "dynamic_dtype.h"
+#include "../dynamic_dtype.h"
 
 #if defined(__OPENCL_C_VERSION__) || defined(__OPENCL_VERSION__)
 #pragma OPENCL FP_CONTRACT OFF
 #endif
 
 #include "codebooks.h"
-#include "gpu_compat.h"
-#include "linear.h"
-#include "packs.h"
-#include "reduce.h"
+#include "../gpu_compat.h"
+#include "../linear/linear.h"
+#include "../packs.h"
+#include "../reduce.h"
 
 // The block formats: name, ggml's number, values per block, bytes per block, APART.
 #define BLOCK_FORMATS(FORMAT)      \
@@ -106,8 +106,8 @@ FLOAT_FORMAT(f32)
 FLOAT_FORMAT(f16)
 FLOAT_FORMAT(bf16)
 
-#define BODY "float_kernels.inc"
-#include "for_each_dtype.h"
+#define BODY "formats/float_kernels.inc"
+#include "../for_each_dtype.h"
 
 // ---- blocks of 32 ----
 

@@ -2,7 +2,7 @@
 #ifndef AIRLLM_MERGED_VALUE_H
 #define AIRLLM_MERGED_VALUE_H
 
-#include "gpu_compat.h"
+#include "../gpu_compat.h"
 
 // Column i of the result that they are parts of.
 DEVFN float merged_value(GLOBAL const float* parts, U64 splits, U64 e, U64 i) {

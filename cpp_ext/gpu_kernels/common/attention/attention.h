@@ -2,7 +2,7 @@
 #ifndef AIRLLM_ATTENTION_H
 #define AIRLLM_ATTENTION_H
 
-#include "dynamic_dtype.h"
+#include "../dynamic_dtype.h"
 
 // q: batch x heads x t x d, k: batch x groups x s x d, v: batch x groups x s x e, mask: batch x heads x t x
 // s, with strides in elements along all axes but the last. batch is two axes, the inner of size `inner`, with

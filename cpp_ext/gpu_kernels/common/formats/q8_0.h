@@ -3,7 +3,7 @@
 #ifndef AIRLLM_Q8_0_H
 #define AIRLLM_Q8_0_H
 
-#include "packs.h"
+#include "../packs.h"
 
 #define Q8_0_VALUES 32
 #define Q8_0_BYTES 34

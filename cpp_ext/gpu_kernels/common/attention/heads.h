@@ -2,7 +2,7 @@
 #ifndef AIRLLM_HEADS_H
 #define AIRLLM_HEADS_H
 
-#include "gpu_compat.h"
+#include "../gpu_compat.h"
 
 // Element i of a row, scaled, and multiplied by a norm's weight if there is one.
 DEVFN float normed(GLOBAL const float* x, GLOBAL const float* weight, float scale, U64 i) {

@@ -2,7 +2,7 @@
 #ifndef AIRLLM_ROUTER_H
 #define AIRLLM_ROUTER_H
 
-#include "dynamic_dtype.h"
+#include "../dynamic_dtype.h"
 
 // The arguments of norm_route: see gpu/experts/norm_route.inc.
 #define NORM_ROUTE                                                                                        \

@@ -2,7 +2,7 @@
 #ifndef AIRLLM_RANK_H
 #define AIRLLM_RANK_H
 
-#include "gpu_compat.h"
+#include "../gpu_compat.h"
 
 // How many of `count` numbers come before number i, if the largest are first and equal ones keep their order.
 DEVFN int rank_of(LOCAL_PTR const float* p, int count, int i) {

@@ -2,7 +2,7 @@
 #ifndef AIRLLM_SLOTS_H
 #define AIRLLM_SLOTS_H
 
-#include "gpu_compat.h"
+#include "../gpu_compat.h"
 
 // The expert of a slot. Without ids, all `matrices` are taken by turns.
 DEVFN U64 expert_of(GLOBAL const int* ids, U64 slot, U64 matrices) {

@@ -3,7 +3,7 @@
 #ifndef AIRLLM_SLICE_SUMS_H
 #define AIRLLM_SLICE_SUMS_H
 
-#include "gpu_compat.h"
+#include "../gpu_compat.h"
 
 #define SLICE 32
 #define MOST_ITEMS 64

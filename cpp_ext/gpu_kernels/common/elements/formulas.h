@@ -2,7 +2,7 @@
 #ifndef AIRLLM_FORMULAS_H
 #define AIRLLM_FORMULAS_H
 
-#include "gpu_compat.h"
+#include "../gpu_compat.h"
 
 #define SILU(x) ((x) / (1.0f + EXP(-(x))))
 

@@ -3,7 +3,7 @@
 #ifndef AIRLLM_CODEBOOKS_H
 #define AIRLLM_CODEBOOKS_H
 
-#include "gpu_compat.h"
+#include "../gpu_compat.h"
 
 // clang-format off
 CONSTANT U16 book_iq2_xxs[256] = {

@@ -5,7 +5,7 @@
 #ifndef AIRLLM_NORMED_ROW_H
 #define AIRLLM_NORMED_ROW_H
 
-#include "reduce.h"
+#include "../reduce.h"
 
 #define NORMED_ROW                                                                                          \
   GLOBAL const float *x, GLOBAL const float *post, GLOBAL const float *residual, GLOBAL const float *scale, \

@@ -2,7 +2,7 @@
 #ifndef AIRLLM_LINEAR_H
 #define AIRLLM_LINEAR_H
 
-#include "dynamic_dtype.h"
+#include "../dynamic_dtype.h"
 
 // Eight consecutive elements; `packs` allows reading 16 bytes at once.
 DEVFN void load8_any(GLOBAL const void* p, U32 type, int packs, U64 i, float* v) {
