@@ -211,11 +211,12 @@ INLINE V times_powers(V bytes, V powers) {
   const Each both = (Each)bytes, low = both * (Each)powers, high = (both & (uint16_t)0xff00) * (Each)powers;
   return (V)((low & (uint16_t)0x00ff) | high);
 }
-// The digits of bytes in front, 0 to 2: a third of 256 is a digit. Bytes are compared as signed ones.
+// The digits in front of bytes: a third of 256 is a digit. Signed comparisons need bytes with 128 more, which they
+// still have after multiplications by powers of 3, since these are odd.
+constexpr int8_t kHalfOf256 = -128;
 template <class V>
 INLINE V digits_of(V bytes) {
-  const V moved = bytes ^ (int8_t)-128;
-  return V{} - (V)(moved > (int8_t)(85 - 128)) - (V)(moved > (int8_t)(170 - 128));
+  return V{} - (V)(bytes > (int8_t)(85 - 128)) - (V)(bytes > (int8_t)(170 - 128));
 }
 
 struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
@@ -227,17 +228,45 @@ struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
   static INLINE Sixteen rest(const uint8_t*, int p) { return load_sixteen(kPowersOf3.of_piece[p]); }
   template <class V>
   static INLINE V code(V bytes, V powers) {
-    return digits_of(times_powers(bytes, powers)) - (int8_t)1;
+    return digits_of(times_powers(bytes ^ kHalfOf256, powers)) - (int8_t)1;
   }
 };
 
-struct DigitsOfTQ1_0 : Digits<TQ1_0> {
-  using Reader = CodesOfPieces<DigitsOfTQ1_0>;
-  using Parts = PartsOfBlock<DigitsOfTQ1_0>;
+// The digits of a block in order. A byte times 3 has its next digit in front: two additions. With vectors of 64
+// bytes these wait for each other, and multiplications by powers are faster.
+struct DigitsInOrder {
+  const uint8_t* block;
+  explicit INLINE DigitsInOrder(const char* p) : block(reinterpret_cast<const uint8_t*>(p)) {}
   template <class V>
-  static INLINE V code(V bytes, V powers) {
-    return digits_of(times_powers(bytes, powers));
+  static INLINE V times_three(V bytes, int times) {
+    for (int i = 0; i < times; ++i) bytes = bytes + bytes + bytes;
+    return bytes;
   }
+  INLINE Sixteen piece(int p) const { return TQ1_0::piece(block, p) ^ kHalfOf256; }
+  INLINE Sixteen last() const { return times_powers(piece(15), TQ1_0::rest(block, 15)); }
+  // Of a block, a T: this is a template so that only vectors of 32 bytes use it.
+  template <class T>
+  static INLINE auto two_pieces(const T& of, int i) {
+    if (i < 5) return times_three(joined(of.piece(0), of.piece(1)), i);
+    const auto bytes = of.piece(10);
+    if (i == 7) return joined(times_three(bytes, 4), of.last());
+    return times_three(joined(bytes, times_three(bytes, 1)), 2 * (i - 5));
+  }
+  template <class T>
+  static INLINE Bytes vector_of(const T& of, int v) {
+    if constexpr (LANES == 4)
+      return (Bytes)(v == 15 ? of.last() : times_three(of.piece(v), v < 10 ? v / 2 : v - 10));
+    else if constexpr (LANES == 8)
+      return (Bytes)two_pieces(of, v);
+    else
+      return times_powers(bytes_of_pieces([&](int i) { return of.piece(4 * v + i); }),
+                          bytes_of_pieces([&](int i) { return TQ1_0::rest(of.block, 4 * v + i); }));
+  }
+  INLINE Bytes vector(int v) const { return digits_of(vector_of(*this, v)); }
+};
+
+struct DigitsOfTQ1_0 : Digits<TQ1_0> {
+  using Reader = DigitsInOrder;
 };
 
 // ---- codebooks: vectors of 4 or 8 positive values, with signs
