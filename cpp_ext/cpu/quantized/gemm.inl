@@ -4,11 +4,12 @@
 // of products within a group of values that share a scale, and float32 sums over all groups. Both operands
 // are stored in the order in which it reads them, in chunks of 32 of k:
 //   rows (a strip)       codes [8][kByteRows] of four bytes, or for products of pairs [4][kByteRows] of
-//   eight; scales [kByteRows]; for each group and row the
-//                        initial sum, -offset * (sum of the codes), or, for a format with minima, the sum by
-//                        which the minimum is multiplied
-//   columns (a panel)    codes [8][kByteColumns] of four bytes, or [4][kByteColumns] of eight; for each group
-//   scales, then minima
+//                        eight, or widened; scales [kByteRows]; for each group and row the initial sum,
+//                        -offset * (sum of the codes), or, for a format with minima, the sum by which the
+//                        minimum is multiplied
+//   columns (a panel)    codes [8][kByteColumns] of four bytes, or [4][kByteColumns] of eight, or widened; for
+//                        each group scales, then minima
+// Widened codes are [16] of two words: the first and the third byte of four, then the second and the fourth.
 #ifndef AIRLLM_GEMM_INL
 #define AIRLLM_GEMM_INL
 #include "../simd/matrix_products.inl"
@@ -52,10 +53,27 @@ INLINE int32_t as_bits(float value) {
   return bits;
 }
 
-constexpr int chunk_of_strip(int groups) { return kByteRows * (8 + 1 + groups); }
-constexpr int chunk_of_panel(int groups, bool mins) { return kByteColumns * (8 + groups * (1 + mins)); }
-
 constexpr int kSignedCodes = 128;  // as kLargest: the code is signed, or was before kSignedZero was added
+
+// Without dot products of bytes, signed codes are widened: bytes would need two more instructions, for their signs.
+#ifdef DOT_OF_CODES
+constexpr int words_of_chunk(int) { return 8; }
+#else
+constexpr int words_of_chunk(int largest) { return largest == kSignedCodes ? 16 : 8; }
+#endif
+constexpr int chunk_of_strip(int groups, int words = 8) { return kByteRows * (words + 1 + groups); }
+constexpr int chunk_of_panel(int groups, bool mins, int words = 8) {
+  return kByteColumns * (words + groups * (1 + mins));
+}
+
+// Fours of signed bytes as two steps of a panel.
+template <class V>
+INLINE void store_widened(int32_t* to, V fours) {
+  typedef int16_t Words __attribute__((vector_size(sizeof(V))));
+  const V steps[2] = {(V)((Words)fours << 8 >> 8), (V)((Words)fours >> 8)};
+  __builtin_memcpy(to, &steps[0], sizeof(V));
+  __builtin_memcpy(to + kByteColumns, &steps[1], sizeof(V));
+}
 
 // sum[r][v] += products of kGroup codes of each row and column
 template <int kGroup, int kLargest>
@@ -80,8 +98,20 @@ INLINE void add_products(Int (&sum)[kByteRows][kByteVecs], const int32_t* x, con
         sum[r][v] = DOT_OF_CODES(sum[r][v], codes, Int{} + x[s * kByteRows + r]);
     }
 #else
+  if constexpr (kLargest == kSignedCodes) {
+#pragma GCC unroll 16
+    for (int s = 0; s < kGroup / 2; ++s)
+      for (int v = 0; v < kByteVecs; ++v) {
+        const Int codes = load(w + s * kByteColumns + v * LANES);
+        for (int r = 0; r < kByteRows; ++r) {
+          sum[r][v] += SUMS_OF_PAIRS(codes, Int{} + x[s * kByteRows + r]);
+          stored::keep_in_register(sum[r][v]);
+        }
+      }
+    return;
+  }
   // The number of pair sums, 16 bits wide, that can be added without overflow.
-  constexpr int kFit = kLargest == kSignedCodes ? 1 : 32767 / (2 * 127 * kLargest);
+  constexpr int kFit = 32767 / (2 * 127 * kLargest);
   constexpr int kChain = kFit < kGroup / 4 ? kFit >= 4 ? 4 : kFit : kGroup / 4;
   for (int s = 0; s < kGroup / 4; s += kChain) {
     Pairs pairs[kByteRows][kByteVecs] = {};
@@ -90,7 +120,8 @@ INLINE void add_products(Int (&sum)[kByteRows][kByteVecs], const int32_t* x, con
         const Int codes = load(w + t * kByteColumns + v * LANES);
         for (int r = 0; r < kByteRows; ++r) {
           const Int bytes = Int{} + x[t * kByteRows + r];
-          pairs[r][v] += kLargest == kSignedCodes ? PAIRS_I8_I8(codes, bytes) : PAIRS_U8_I8(codes, bytes);
+          pairs[r][v] += PAIRS_U8_I8(codes, bytes);
+          stored::keep_in_register(pairs[r][v]);
         }
       }
     for (int r = 0; r < kByteRows; ++r)
@@ -102,17 +133,17 @@ INLINE void add_products(Int (&sum)[kByteRows][kByteVecs], const int32_t* x, con
 // result (kByteRows, kByteColumns) = a strip times a panel
 template <int kGroup, int kLargest, bool kMins>
 void byte_tile(float* result, const int32_t* x, const int32_t* w, int64_t chunks) {
-  constexpr int kGroups = 32 / kGroup;
+  constexpr int kGroups = 32 / kGroup, kWords = words_of_chunk(kLargest);
   Vec total[kByteRows][kByteVecs] = {};
-  for (; chunks--; x += chunk_of_strip(kGroups), w += chunk_of_panel(kGroups, kMins)) {
-    const int32_t *const scale = x + 8 * kByteRows, *const extra = scale + kByteRows;
-    const float* const scales = reinterpret_cast<const float*>(w + 8 * kByteColumns);
+  for (; chunks--; x += chunk_of_strip(kGroups, kWords), w += chunk_of_panel(kGroups, kMins, kWords)) {
+    const int32_t *const scale = x + kWords * kByteRows, *const extra = scale + kByteRows;
+    const float* const scales = reinterpret_cast<const float*>(w + kWords * kByteColumns);
     for (int g = 0; g < kGroups; ++g) {
       Int sum[kByteRows][kByteVecs];
       for (int r = 0; r < kByteRows; ++r)
         for (int v = 0; v < kByteVecs; ++v) sum[r][v] = kMins ? Int{} : Int{} + extra[g * kByteRows + r];
-      add_products<kGroup, kLargest>(sum, x + g * (kGroup / 4) * kByteRows,
-                                     w + g * (kGroup / 4) * kByteColumns);
+      constexpr int kSteps = kWords / kGroups;
+      add_products<kGroup, kLargest>(sum, x + g * kSteps * kByteRows, w + g * kSteps * kByteColumns);
       for (int v = 0; v < kByteVecs; ++v) {
         const Vec of_columns = load(scales + g * kByteColumns + v * LANES);
         for (int r = 0; r < kByteRows; ++r)
@@ -128,12 +159,17 @@ void byte_tile(float* result, const int32_t* x, const int32_t* w, int64_t chunks
     for (int v = 0; v < kByteVecs; ++v) store(result + r * kByteColumns + v * LANES, total[r][v]);
 }
 
+template <class F>
+constexpr int kLargestOf = F::kSigned ? kSignedCodes : F::kLargest;
+template <class F>
+constexpr int kWordsOf = words_of_chunk(kLargestOf<F>);
+
 // Chunk `c` of `n` <= 8 rows of a weight -> eight columns of a panel's chunk.
 template <class F>
 INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t c) {
   constexpr int kPerBlock = F::kValues / 32, kGroups = 32 / F::kUnit;
   alignas(32) uint8_t codes[8][32];
-  float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns);
+  float* const scales = reinterpret_cast<float*>(to + kWordsOf<F> * kByteColumns);
   float* const mins = scales + kGroups * kByteColumns;
 #pragma GCC unroll 1  // GCC would shuffle all eight at once, which is slower
   for (int i = 0; i < 8; ++i) {
@@ -160,14 +196,18 @@ INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_
   EightInts rows[8];
   for (int i = 0; i < 8; ++i) rows[i] = *reinterpret_cast<const EightIntsInMemory*>(codes[i]);
   transpose<8>(rows);
-  for (int s = 0; s < 8; ++s) *reinterpret_cast<EightIntsInMemory*>(to + s * kByteColumns) = rows[s];
+  for (int s = 0; s < 8; ++s)
+    if (kWordsOf<F> == 16)
+      store_widened(to + 2 * s * kByteColumns, rows[s]);
+    else
+      *reinterpret_cast<EightIntsInMemory*>(to + s * kByteColumns) = rows[s];
 }
 
 // n <= kByteColumns rows of a weight -> a panel; columns beyond n are zero
 template <class F>
 void unpack_panel(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t chunks) {
   static_assert(kTogether == 1 || kByteColumns == 8);  // or a word's place would depend on the column
-  for (int64_t c = 0; c < chunks; ++c, to += chunk_of_panel(32 / F::kUnit, F::kOffset))
+  for (int64_t c = 0; c < chunks; ++c, to += chunk_of_panel(32 / F::kUnit, F::kOffset, kWordsOf<F>))
     for (int64_t j = 0; j < kByteColumns; j += 8)
       unpack_eight<F>(to + j, weight + j * stride, stride, n - j, c);
 }
@@ -183,10 +223,13 @@ INLINE void unpack_lanes(int32_t* to, int64_t j, const stored::BandBlock<F>& w) 
     stored::store_int(codes, low_words_in_turn(word, next));
     stored::store_int(codes + LANES, high_words_in_turn(word, next));
 #else
-    stored::store_int(codes, word);
+    if (kWordsOf<F> == 16)
+      store_widened(to + 2 * s * kByteColumns + j, word);
+    else
+      stored::store_int(codes, word);
 #endif
   }
-  float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns) + j;
+  float* const scales = reinterpret_cast<float*>(to + kWordsOf<F> * kByteColumns) + j;
   store(scales, stored::scale_of_32(w));
   if constexpr (F::kOffset) store(scales + kByteColumns, w.half(1));
 }
@@ -195,9 +238,9 @@ INLINE void unpack_lanes(int32_t* to, int64_t j, const stored::BandBlock<F>& w) 
 template <class F>
 void unpack_bands(int32_t* to, const char* weight, int64_t k, int64_t row, int64_t n, int64_t chunk,
                   int64_t chunks) {
-  constexpr int kWords = chunk_of_panel(1, F::kOffset);
-  for (int64_t c = chunk; c < chunk + chunks; ++c, to += kWords) {
-    if (n < kByteColumns) __builtin_memset(to, 0, sizeof(int32_t) * kWords);
+  constexpr int kChunk = chunk_of_panel(1, F::kOffset, kWordsOf<F>);
+  for (int64_t c = chunk; c < chunk + chunks; ++c, to += kChunk) {
+    if (n < kByteColumns) __builtin_memset(to, 0, sizeof(int32_t) * kChunk);
     for (int64_t j = 0; j < n; j += LANES) unpack_lanes<F>(to, j, stored::block_at<F>(weight, k, row + j, c));
   }
 }
@@ -207,19 +250,20 @@ struct ByBytes {
   void (*unpack_bands)(int32_t* to, const char* weight, int64_t k, int64_t row, int64_t n, int64_t chunk,
                        int64_t chunks);
   void (*tile)(float* result, const int32_t* x, const int32_t* w, int64_t chunks);
-  int group, offset;
+  int group, offset, words;
   bool mins;
+  int strip_chunk() const { return chunk_of_strip(32 / group, words); }
+  int panel_chunk() const { return chunk_of_panel(32 / group, mins, words); }
 };
 
 template <class F>
 constexpr ByBytes by_bytes_of() {
   if constexpr (F::kValues != 32)
     return {};  // panels_256.inl multiplies any number of rows
-  else {
-    constexpr int kLargest = F::kSigned ? kSignedCodes : F::kLargest;
-    return {unpack_panel<F>, unpack_bands<F>, byte_tile<F::kUnit, kLargest, F::kOffset>,
-            F::kUnit,        F::kZero,        F::kOffset};
-  }
+  else
+    return {unpack_panel<F>, unpack_bands<F>, byte_tile<F::kUnit, kLargestOf<F>, F::kOffset>,
+            F::kUnit,        F::kZero,        kWordsOf<F>,
+            F::kOffset};
 }
 
 constexpr ByBytes kByBytes[kFormats] = {{},
@@ -249,21 +293,33 @@ INLINE float byte_codes(int8_t* codes, const T* x) {
   return largest * (1.f / 127.f) + nothing;
 }
 
+// A chunk of row r of a strip.
+INLINE void put_fours(int32_t* strip, int r, const int8_t* codes) {
+  int32_t fours[8];
+  __builtin_memcpy(fours, codes, 32);
+  for (int s = 0; s < 8; ++s) strip[place_of_step(s, r, kByteRows)] = fours[s];
+}
+INLINE int32_t two_words(int low, int high) { return (low & 0xffff) | high * 0x10000; }
+INLINE void put_widened(int32_t* row, const int8_t* codes) {
+  for (int s = 0; s < 8; ++s, row += 2 * kByteRows, codes += 4) {
+    row[0] = two_words(codes[0], codes[2]);
+    row[kByteRows] = two_words(codes[1], codes[3]);
+  }
+}
+
 // Row r of a strip.
 template <class T>
 INLINE void quantize_row(const ByBytes& format, int32_t* strip, const T* x, int64_t chunks, int r) {
   const int groups = 32 / format.group;
-  for (; chunks--; x += 32, strip += chunk_of_strip(groups)) {
+  for (; chunks--; x += 32, strip += format.strip_chunk()) {
     alignas(32) int8_t codes[32];
-    int32_t fours[8];
     const float scale = byte_codes(codes, x);
-    __builtin_memcpy(fours, codes, 32);
-    for (int s = 0; s < 8; ++s) strip[place_of_step(s, r, kByteRows)] = fours[s];
-    strip[8 * kByteRows + r] = as_bits(scale);
+    format.words == 16 ? put_widened(strip + r, codes) : put_fours(strip, r, codes);
+    strip[format.words * kByteRows + r] = as_bits(scale);
     for (int g = 0; g < groups; ++g) {
       int32_t sum = 0;
       for (int i = 0; i < format.group; ++i) sum += codes[g * format.group + i];
-      strip[(9 + g) * kByteRows + r] = format.mins ? as_bits(scale * sum) : -format.offset * sum;
+      strip[(format.words + 1 + g) * kByteRows + r] = format.mins ? as_bits(scale * sum) : -format.offset * sum;
     }
   }
 }
@@ -272,7 +328,7 @@ template <class T>
 void quantize_strips(Format name, char* strips, const void* x, int64_t m, int64_t k, int64_t strip0,
                      int64_t strip1) {
   const ByBytes& format = kByBytes[name];
-  const int64_t words = k / 32 * chunk_of_strip(32 / format.group);
+  const int64_t words = k / 32 * format.strip_chunk();
   for (int64_t i = strip0; i < strip1; ++i) {
     int32_t* const strip = reinterpret_cast<int32_t*>(strips) + i * words;
     for (int64_t r = 0; r < kByteRows; ++r) {
@@ -283,12 +339,11 @@ void quantize_strips(Format name, char* strips, const void* x, int64_t m, int64_
 }
 
 int64_t strip_bytes(Format name, int64_t k) {
-  return int64_t{4} * (k / 32) * chunk_of_strip(32 / kByBytes[name].group);
+  return int64_t{4} * (k / 32) * kByBytes[name].strip_chunk();
 }
 
 int64_t panel_bytes(Format name, int64_t k) {
-  const ByBytes& format = kByBytes[name];
-  return int64_t{4} * (k / 32) * chunk_of_panel(32 / format.group, format.mins);
+  return int64_t{4} * (k / 32) * kByBytes[name].panel_chunk();
 }
 
 INLINE void store_row(void* out, DType dtype, int64_t at, int64_t n, const float* row) {
@@ -305,7 +360,7 @@ void byte_product(Format name, void* out, DType dtype, const char* strips, const
   const ByBytes& format = kByBytes[name];
   int32_t* const panel = reinterpret_cast<int32_t*>(workspace);
   const int64_t chunks = part.k / 32, stride = part.k / kBlocks[name].values * kBlocks[name].bytes;
-  const int64_t words = chunks * chunk_of_strip(32 / format.group);
+  const int64_t words = chunks * format.strip_chunk();
   for (int64_t j = part.n0; j < part.n1; j += kByteColumns) {
     const int64_t n = part.n1 - j < kByteColumns ? part.n1 - j : kByteColumns;
     part.interleaved ? format.unpack_bands(panel, weight, part.k, j, n, 0, chunks)

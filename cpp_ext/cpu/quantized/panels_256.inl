@@ -25,6 +25,17 @@ template <>  // one more than the digits
 struct CodesOf<TQ1_0> : Codes256<false, 1, 2> {};
 template <>
 struct CodesOf<TQ2_0> : Codes256<false, 1, 2> {};
+#if defined(PAIRS_U8_I8) && !defined(DOT_U8_I8)
+// Four products of small codes without signs fit 16 bits, and signs take two instructions.
+template <class F>
+struct CodesWithoutSigns : Codes256<false, F::kLargest, 2 * F::kLargest> {};
+template <>
+struct CodesOf<IQ3_S> : CodesWithoutSigns<IQ3_S> {};
+template <>
+struct CodesOf<IQ1_S> : CodesWithoutSigns<IQ1_S> {};
+template <>
+struct CodesOf<IQ1_M> : CodesWithoutSigns<IQ1_M> {};
+#endif
 
 // Whether sums of pairs of products are multiplied by words, or sums of four by integers.
 #ifdef PAIRS_U8_I8

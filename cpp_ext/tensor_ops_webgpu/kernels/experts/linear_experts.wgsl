@@ -5,11 +5,7 @@
 fn sums_of(lid: u32, start: u32, row: u32, k: u32, own_bias: u32) -> vec2<f32> {
   var sums = vec2<f32>();
   for (var kk = lid; kk < k; kk += GROUP) {
-    var weights = vec2<f32>();
-    for (var n = 0u; n < 2u; n++) {  // a loop, since the unpacking code is long
-      weights[n] = b_at((row + n) * numbers.k + kk);
-    }
-    sums += a_at(start + kk) * weights;
+    sums += a_at(start + kk) * vec2<f32>(b_at(row * numbers.k + kk), b_at((row + 1u) * numbers.k + kk));
   }
   let first = group_sum(lid, sums.x) + bias_at(own_bias);
   return vec2<f32>(first, group_sum(lid, sums.y) + bias_at(own_bias + 1u));
