@@ -19,23 +19,18 @@ struct Codes256 {
   static constexpr int kZero = kSignedOf ? kSignedZero : kZeroOf;
   static constexpr int kLargest = kLargestOf + (kSignedOf ? kSignedZero : 0);
 };
-template <class F>
-struct CodesOf : Codes256<F::kSigned, F::kZero, F::kLargest> {};
-template <>  // one more than the digits
-struct CodesOf<TQ1_0> : Codes256<false, 1, 2> {};
-template <>
-struct CodesOf<TQ2_0> : Codes256<false, 1, 2> {};
+// Which signed codes have their zero added, so that sums of pairs fit 16 bits: of four products a lane, or with
+// AVX-512, which has no instruction for signs, of one.
 #if defined(PAIRS_U8_I8) && !defined(DOT_U8_I8)
-// Four products of small codes without signs fit 16 bits, and signs take two instructions.
 template <class F>
-struct CodesWithoutSigns : Codes256<false, F::kLargest, 2 * F::kLargest> {};
-template <>
-struct CodesOf<IQ3_S> : CodesWithoutSigns<IQ3_S> {};
-template <>
-struct CodesOf<IQ1_S> : CodesWithoutSigns<IQ1_S> {};
-template <>
-struct CodesOf<IQ1_M> : CodesWithoutSigns<IQ1_M> {};
+constexpr bool kWithoutSigns = F::kSigned && (VECTORS == 32 ? 2 : 8) * 127 * 2 * F::kLargest <= 32767;
+#else
+template <class F>
+constexpr bool kWithoutSigns = F::kLargest == 1;  // ternary digits
 #endif
+template <class F>
+struct CodesOf : std::conditional_t<kWithoutSigns<F>, Codes256<false, F::kLargest, 2 * F::kLargest>,
+                                    Codes256<F::kSigned, F::kZero, F::kLargest>> {};
 
 // Whether sums of pairs of products are multiplied by words, or sums of four by integers.
 #ifdef PAIRS_U8_I8
