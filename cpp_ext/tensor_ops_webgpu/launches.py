@@ -126,7 +126,7 @@ class Call(KernelCall):
         Numbers that are ints have 32 bits.
         """
         given = {binding: name if self.has(name) else None for binding, name in inputs.items()}
-        stored = self.arrays.get(inputs.get(STORED.get(kernel, ""), ""))
+        stored: Any = self.arrays.get(inputs.get(STORED.get(kernel, ""), ""))
         types = {f"{binding}_type": _type(self.arrays.get(name or "")) for binding, name in given.items()}
         types |= {f"{name}_type": _type(out) for name, out in self.results.items()}
         rest = {n: np.uint32(value) if isinstance(value, int) else value for n, value in numbers.items()}

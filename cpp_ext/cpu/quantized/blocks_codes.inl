@@ -211,8 +211,8 @@ INLINE V times_powers(V bytes, V powers) {
   const Each both = (Each)bytes, low = both * (Each)powers, high = (both & (uint16_t)0xff00) * (Each)powers;
   return (V)((low & (uint16_t)0x00ff) | high);
 }
-// The digits in front of bytes: a third of 256 is a digit. Signed comparisons need bytes with 128 more, which they
-// still have after multiplications by powers of 3, since these are odd.
+// The digits in front of bytes: a third of 256 is a digit. Signed comparisons need bytes with 128 more, which
+// they still have after multiplications by powers of 3, since these are odd.
 constexpr int8_t kHalfOf256 = -128;
 template <class V>
 INLINE V digits_of(V bytes) {
@@ -232,8 +232,8 @@ struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
   }
 };
 
-// The digits of a block in order. A byte times 3 has its next digit in front: two additions. With vectors of 64
-// bytes these wait for each other, and multiplications by powers are faster.
+// The digits of a block in order. A byte times 3 has its next digit in front: two additions. With vectors of
+// 64 bytes these wait for each other, and multiplications by powers are faster.
 struct DigitsInOrder {
   const uint8_t* block;
   explicit INLINE DigitsInOrder(const char* p) : block(reinterpret_cast<const uint8_t*>(p)) {}

@@ -7,8 +7,8 @@
 //                        eight, or widened; scales [kByteRows]; for each group and row the initial sum,
 //                        -offset * (sum of the codes), or, for a format with minima, the sum by which the
 //                        minimum is multiplied
-//   columns (a panel)    codes [8][kByteColumns] of four bytes, or [4][kByteColumns] of eight, or widened; for
-//                        each group scales, then minima
+//   columns (a panel)    codes as of rows, [8], [4] or widened, of kByteColumns; for each group scales, then
+//                        minima
 // Widened codes are [16] of two words: the first and the third byte of four, then the second and the fourth.
 #ifndef AIRLLM_GEMM_INL
 #define AIRLLM_GEMM_INL
@@ -55,7 +55,8 @@ INLINE int32_t as_bits(float value) {
 
 constexpr int kSignedCodes = 128;  // as kLargest: the code is signed, or was before kSignedZero was added
 
-// Without dot products of bytes, signed codes are widened: bytes would need two more instructions, for their signs.
+// Without dot products of bytes, signed codes are widened: bytes would need two more instructions, for their
+// signs.
 #ifdef DOT_OF_CODES
 constexpr int words_of_chunk(int) { return 8; }
 #else
@@ -319,7 +320,8 @@ INLINE void quantize_row(const ByBytes& format, int32_t* strip, const T* x, int6
     for (int g = 0; g < groups; ++g) {
       int32_t sum = 0;
       for (int i = 0; i < format.group; ++i) sum += codes[g * format.group + i];
-      strip[(format.words + 1 + g) * kByteRows + r] = format.mins ? as_bits(scale * sum) : -format.offset * sum;
+      strip[(format.words + 1 + g) * kByteRows + r] =
+          format.mins ? as_bits(scale * sum) : -format.offset * sum;
     }
   }
 }
@@ -338,13 +340,9 @@ void quantize_strips(Format name, char* strips, const void* x, int64_t m, int64_
   }
 }
 
-int64_t strip_bytes(Format name, int64_t k) {
-  return int64_t{4} * (k / 32) * kByBytes[name].strip_chunk();
-}
+int64_t strip_bytes(Format name, int64_t k) { return int64_t{4} * (k / 32) * kByBytes[name].strip_chunk(); }
 
-int64_t panel_bytes(Format name, int64_t k) {
-  return int64_t{4} * (k / 32) * kByBytes[name].panel_chunk();
-}
+int64_t panel_bytes(Format name, int64_t k) { return int64_t{4} * (k / 32) * kByBytes[name].panel_chunk(); }
 
 INLINE void store_row(void* out, DType dtype, int64_t at, int64_t n, const float* row) {
   if (dtype == kFloat32)

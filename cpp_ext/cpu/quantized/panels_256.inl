@@ -19,8 +19,8 @@ struct Codes256 {
   static constexpr int kZero = kSignedOf ? kSignedZero : kZeroOf;
   static constexpr int kLargest = kLargestOf + (kSignedOf ? kSignedZero : 0);
 };
-// Which signed codes have their zero added, so that sums of pairs fit 16 bits: of four products a lane, or with
-// AVX-512, which has no instruction for signs, of one.
+// Which signed codes have their zero added, so that sums of pairs fit 16 bits: of four products a lane, or
+// with AVX-512, which has no instruction for signs, of one.
 #if defined(PAIRS_U8_I8) && !defined(DOT_U8_I8)
 template <class F>
 constexpr bool kWithoutSigns = F::kSigned && (VECTORS == 32 ? 2 : 8) * 127 * 2 * F::kLargest <= 32767;

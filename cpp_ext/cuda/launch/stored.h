@@ -15,7 +15,8 @@ namespace {
 
 uint32_t any_type(DType dtype) { return uint32_t(dtype) + kAnyF32; }
 
-// The kernels of a format, and its number in gpu_kernels/common/formats/formats.h; null for a format without kernels.
+// The kernels of a format, and its number in gpu_kernels/common/formats/formats.h; null for a format without
+// kernels.
 struct StoredKernels {
   decltype(&linear_f32) linear = nullptr;
   decltype(&dequantize_q8_0) dequantize = nullptr;

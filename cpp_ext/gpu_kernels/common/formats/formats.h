@@ -15,11 +15,11 @@
 #pragma OPENCL FP_CONTRACT OFF
 #endif
 
-#include "codebooks.h"
 #include "../gpu_compat.h"
 #include "../linear/linear.h"
 #include "../packs.h"
 #include "../reduce.h"
+#include "codebooks.h"
 
 // The block formats: name, ggml's number, values per block, bytes per block, APART.
 #define BLOCK_FORMATS(FORMAT)      \

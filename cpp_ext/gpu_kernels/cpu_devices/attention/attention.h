@@ -2,9 +2,9 @@
 // elements are bytes.
 #include "../../common/attention/attention.h"
 #include "../../common/dynamic_dtype.h"
+#include "../../common/formats/q8_0.h"
 #include "../../common/gpu_compat.h"
 #include "../../common/packs.h"
-#include "../../common/formats/q8_0.h"
 #include "../packs.h"
 
 #define BODY "../cpu_devices/attention/attention_kernels.inc"

@@ -1,7 +1,7 @@
 // Products with stored weights, and dequantization, for CPU devices: the same kernels, with local size 1, and
 // products of float32 with blocks of 32 values or floats, which most of a model's are.
-#include "../../common/formats/formats.h"
 #include "../../common/elements/formulas.h"
+#include "../../common/formats/formats.h"
 #include "../packs.h"
 
 // ---- 32 values of a row as vectors ----

@@ -1,9 +1,9 @@
 // Attention. The .inc files are included for each DTYPE of k and v, and for q8_0, whose elements are bytes.
 #include "../../common/attention/attention.h"
 #include "../../common/dynamic_dtype.h"
+#include "../../common/formats/q8_0.h"
 #include "../../common/gpu_compat.h"
 #include "../../common/packs.h"
-#include "../../common/formats/q8_0.h"
 #include "../../common/reduce.h"
 
 #define BODY "../gpu/attention/attention_kernels.inc"
