@@ -239,8 +239,10 @@ struct DigitsInOrder {
   explicit INLINE DigitsInOrder(const char* p) : block(reinterpret_cast<const uint8_t*>(p)) {}
   template <class V>
   static INLINE V times_three(V bytes, int times) {
-    for (int i = 0; i < times; ++i) bytes = bytes + bytes + bytes;
-    return bytes;
+    typedef uint8_t Each __attribute__((vector_size(sizeof(V))));
+    Each each = (Each)bytes;
+    for (int i = 0; i < times; ++i) each = each + each + each;
+    return (V)each;
   }
   INLINE Sixteen piece(int p) const { return TQ1_0::piece(block, p) ^ kHalfOf256; }
   INLINE Sixteen last() const { return times_powers(piece(15), TQ1_0::rest(block, 15)); }

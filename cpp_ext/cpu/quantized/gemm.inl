@@ -71,7 +71,8 @@ constexpr int chunk_of_panel(int groups, bool mins, int words = 8) {
 template <class V>
 INLINE void store_widened(int32_t* to, V fours) {
   typedef int16_t Words __attribute__((vector_size(sizeof(V))));
-  const V steps[2] = {(V)((Words)fours << 8 >> 8), (V)((Words)fours >> 8)};
+  typedef uint16_t Unsigned __attribute__((vector_size(sizeof(V))));
+  const V steps[2] = {(V)((Words)((Unsigned)fours << 8) >> 8), (V)((Words)fours >> 8)};
   __builtin_memcpy(to, &steps[0], sizeof(V));
   __builtin_memcpy(to + kByteColumns, &steps[1], sizeof(V));
 }
