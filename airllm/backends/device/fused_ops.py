@@ -30,7 +30,7 @@ from airllm.backends.device.products import (
     product_sum,
 )
 from airllm.backends.device.residual import Norm, NormedSum, Parts, Residual, parts_of, sum_of
-from airllm.backends.device.stacks import data_of, format_of, put_beside, whole_of
+from airllm.backends.device.stacks import data_of, put_beside, put_together, whole_of
 from airllm.backends.device.tensor import Pending, Tensor
 from airllm.formats import Quantized
 
@@ -447,27 +447,8 @@ class FusedOps(DeviceOps):
     # ---- weights ----
 
     def stack(self, parts: Sequence[Any]) -> list[Any]:
-        """Matrices of one row length, or vectors, that are multiplied together: those of one format lie one
-        after the other in memory. Views of them.
-        """
-        kinds = [_kind(each) for each in parts]
-        groups = {
-            kind: self._stack([each for each, of in zip(parts, kinds, strict=True) if of == kind])
-            for kind in dict.fromkeys(kinds)
-        }
-        if len(groups) > 1:
-            self.put_beside(*groups.values())
-        views = {kind: iter(group) for kind, group in groups.items()}
-        return [next(views[kind]) for kind in kinds]
-
-    def _stack(self, parts: Sequence[Any]) -> list[Any]:
-        data = [_blocks(each) for each in parts]
-        whole = self.to_device(np.concatenate(data))
-        whole.memory.stack = tuple(map(len, data))
-        starts = np.cumsum([0, *map(len, data)]).tolist()
-        views = [whole[a:b] for a, b in zip(starts, starts[1:], strict=False)]
-        of = format_of(parts[0])
-        return [Quantized(view, of) for view in views] if of else views
+        """Matrices of one row length, or vectors, that are multiplied together: views of their stacks."""
+        return put_together(self, parts)
 
     @staticmethod
     def put_beside(*groups: Sequence[Any]) -> None:
@@ -480,13 +461,5 @@ def _in_parts(q: Tensor) -> tuple[Tensor, dict[str, Any]]:
     return (q.pending.parts, {"in_parts": True}) if isinstance(q.pending, Sum) else (q, {})
 
 
-def _kind(stored: Any) -> str:
-    return format_of(stored) or str(stored.dtype)
-
-
 def _is_matrix(x: Any) -> bool:
     return isinstance(x, Tensor) and x.ndim == 2 and x.dtype == FLOAT32
-
-
-def _blocks(stored: Any) -> np.ndarray:
-    return stored.data if isinstance(stored, Quantized) else np.asarray(stored)

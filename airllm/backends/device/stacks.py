@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from airllm.backends.device.tensor import Memory, Tensor
 from airllm.formats import Quantized
 
@@ -55,3 +57,29 @@ def put_beside(*groups: Sequence[Any]) -> None:
         memories.append(data.memory)
     for memory in memories:
         memory.beside = tuple(map(weakref.ref, memories))
+
+
+def put_together(ops: Any, parts: Sequence[Any]) -> list[Any]:
+    """Copy matrices of the host, or vectors, to a device: those of one format one after the other in memory.
+    Views of them, in order.
+    """
+    kinds = [format_of(each) or str(each.dtype) for each in parts]
+    groups = {
+        kind: _stack(ops, [each for each, of in zip(parts, kinds, strict=True) if of == kind])
+        for kind in dict.fromkeys(kinds)
+    }
+    if len(groups) > 1:
+        put_beside(*groups.values())
+    views = {kind: iter(group) for kind, group in groups.items()}
+    return [next(views[kind]) for kind in kinds]
+
+
+def _stack(ops: Any, parts: Sequence[Any]) -> list[Any]:
+    """Views of matrices of one format."""
+    data = [np.asarray(data_of(each)) for each in parts]
+    whole = ops.to_device(np.concatenate(data))
+    whole.memory.stack = tuple(map(len, data))
+    starts = np.cumsum([0, *map(len, data)]).tolist()
+    views = [whole[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+    of = format_of(parts[0])
+    return [Quantized(view, of) for view in views] if of else views
