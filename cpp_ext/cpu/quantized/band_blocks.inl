@@ -13,10 +13,6 @@ namespace stored {
 
 // ---- a block of a band, LANES of its rows
 
-// Bytes from what is multiplied to what is prefetched. Each load of a block is an instruction of its own,
-// with blocks between its addresses, so the hardware does not see one stream and prefetches too little.
-constexpr int kAhead = 8192;
-
 template <class F>
 struct BandBlock {
   static constexpr BlockWords kWords = words_of(F::kFormat);
@@ -25,19 +21,21 @@ struct BandBlock {
 
   // A group of so many blocks, and rows [lane, lane + LANES) of its block b.
   static INLINE BandBlock group(const char* at, int64_t blocks, bool prefetches) {
-    return {at, at + blocks * kWords.count * 4 * kBand, prefetches ? at + kAhead : nullptr};
+    return {at, at + blocks * kWords.count * 4 * kBand, prefetches ? at + cpu::prefetch.ahead : nullptr};
   }
   INLINE BandBlock of(int64_t b, int lane) const {
     return {words + b * kWords.count * 4 * kBand + 4 * lane,
             rest + b * kRest * kBand + rest_width(F::kFormat) * lane,
             ahead ? ahead + b * F::kBytes * kBand + F::kBytes * lane : nullptr};
   }
-  // Prefetches a part of as many bytes as this block has.
+  // Prefetches a part of as many bytes as this block has. Each load of a block is an instruction of its own,
+  // with blocks between its addresses, so the hardware does not see one stream and prefetches too little.
   INLINE void prefetch(int part, int parts) const {
     if (!ahead) return;
     constexpr int kLines = (F::kBytes * LANES + 63) / 64;
     for (int line = part * kLines / parts; line < (part + 1) * kLines / parts; ++line)
-      __builtin_prefetch(ahead + 64 * line);
+      cpu::prefetch.to_second_cache ? __builtin_prefetch(ahead + 64 * line, 0, 2)
+                                    : __builtin_prefetch(ahead + 64 * line);
   }
   // The word at this byte of the block.
   INLINE Int word(int byte) const {

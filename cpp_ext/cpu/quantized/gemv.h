@@ -38,9 +38,12 @@ struct ProductKernels {
 };
 
 // Which products prefetch interleaved weights: those with one row of x whose vectors load a whole line of
-// memory, and all others. choose_prefetch() decides when the kernels are chosen.
+// memory, and all others; how many bytes ahead of what is multiplied; and whether to the second cache, not
+// the first. choose_prefetch() decides when the kernels are chosen.
 struct Prefetch {
   bool of_lines = false, of_parts = false;
+  int ahead = 8192;
+  bool to_second_cache = false;
 };
 inline Prefetch prefetch;
 
