@@ -92,7 +92,8 @@ import numpy as np, tensor_ops_cpp as c
 from airllm.formats import FORMATS, can_interleave, interleave
 from tests.support.models import stored
 rng = np.random.default_rng(0)
-SIZES = (15, 16, 256), (16, 48, 768), (17, 53, 512), (47, 33, 1280), (100, 144, 512), (530, 32, 256)
+FEW = (4, 32, 512), (7, 48, 2304), (12, 160, 1536), (13, 80, 256), (15, 16, 256), (16, 48, 768)
+SIZES = *FEW, (17, 53, 512), (47, 33, 1280), (100, 144, 512), (530, 32, 256)
 wrong, checked = [], 0
 for name in FORMATS:
     for rows, n, k in SIZES:

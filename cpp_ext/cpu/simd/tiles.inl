@@ -25,17 +25,17 @@ constexpr int kTileRows = 16;  // and columns of sums
 #define ADD_TILES_UNSIGNED(sums, x, w) __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #x ", %%tmm" #sums : :)
 
 // Four tiles of sums (0 to 3), two of x (4, 5) and two of weights (6, 7), for products of `depth` <= 64
-// values. If another library keeps shapes in this thread, it gets them back.
+// values and `rows` of x. If another library keeps shapes in this thread, it gets them back.
 class Tiles {
  public:
-  explicit INLINE Tiles(int depth) {
+  explicit INLINE Tiles(int depth, int rows = kTileRows) {
     __asm__ volatile("sttilecfg %0" : "=m"(before_));
     Shapes shapes = {};
     shapes.palette = 1;
     for (int tile = 0; tile < 8; ++tile) {
       const bool of_x = tile == 4 || tile == 5, of_weights = tile >= 6;
       shapes.row_bytes[tile] = static_cast<uint16_t>(of_x ? depth : 64);
-      shapes.rows[tile] = static_cast<uint8_t>(of_weights ? depth / 4 : kTileRows);
+      shapes.rows[tile] = static_cast<uint8_t>(of_weights ? depth / 4 : rows);
     }
     __asm__ volatile("ldtilecfg %0" : : "m"(shapes));
   }

@@ -11,6 +11,7 @@
 #if defined(LOOKS_UP_BYTES)
 #include "../quantized/codebook_lookups.inl"
 #elif defined(TILES)
+#include "../quantized/bands_by_tiles.inl"
 #include "../quantized/tiles_256.inl"
 #include "../quantized/tiles_32.inl"
 #elif defined(PRODUCTS_OF_PAIRS)
@@ -88,11 +89,17 @@ constexpr ByPanels kByPanels[kFormats] = {{},
 };
 
 void linear(const LinearPart& part) {
+#ifdef TILES
+  if (stored::multiply_by_bands(part)) return;
+#endif
   const ByPanels& by = kByPanels[part.format];
   (by.as_stored && part.packed_rows() >= by.fewest_rows ? by.as_stored
                                                         : BASE::kernels.stored.as_stored.linear)(part);
 }
 void linear_interleaved(const LinearPart& part) {
+#ifdef TILES
+  if (stored::multiply_by_bands(part)) return;
+#endif
   const ByPanels& by = kByPanels[part.format];
   (by.interleaved && part.packed_rows() >= by.fewest_interleaved_rows
        ? by.interleaved
