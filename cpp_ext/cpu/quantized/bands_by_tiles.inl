@@ -81,7 +81,7 @@ struct InterleavedBand {
   }
 };
 
-// The same of 16 rows as stored, whose blocks are interleaved as they are needed. Three are kept.
+// The same of 16 rows as stored, whose blocks are interleaved as they are needed. The last three are kept.
 template <class F>
 struct StoredBand {
   const char* first;
@@ -336,46 +336,58 @@ void multiply_bands_of_rows(const LinearPart& part) {
   (part.packed_rows() <= 8 ? multiply_bands_by_tiles<F, 8> : multiply_bands_by_tiles<F, kTileRows>)(part);
 }
 
-// The kernel, and the fewest rows of x for which it is faster than others, as measured on Emerald Rapids with
-// weights in memory: unpacking codes and adding sums take as long for one row as for eight.
-struct ByBands {
-  void (*multiply)(const LinearPart& part);
-  int64_t fewest_as_stored, fewest_interleaved;
-};
+// The fewest rows of x for which bands are faster than other kernels, as measured on Emerald Rapids with
+// weights in memory: unpacking codes and adding sums take as long for one row as for eight, and a tile of 16
+// values takes as long as one of 32.
 constexpr int64_t kNever = kTileRows + 1;
-
-template <class F>
-constexpr ByBands by_bands_of() {
-  if constexpr (cpu::words_of(F::kFormat).count == 0)
-    return {nullptr, kNever, kNever};
-  else if constexpr (F::kFormat == kQ2_K)
-    return {nullptr, kNever, kNever};
-  else
-    return {multiply_bands_of_rows<F>,
-            F::kValues == 32 || F::kFormat == kQ3_K ? kNever
-            : F::kFormat == kIQ4_XS                 ? 8
-            : F::kFormat == kQ6_K                   ? 5
-                                                    : 4,
-            F::kFormat == kIQ4_XS     ? kNever
-            : steps_of_tile<F>() == 4 ? 12
-                                      : 10};
+constexpr int64_t fewest_rows_as_stored(Format format) {
+  switch (format) {
+    case kQ4_K:
+    case kQ5_K:
+    case kTQ2_0:
+      return 4;
+    case kQ6_K:
+      return 5;
+    case kIQ4_XS:
+      return 8;
+    default:
+      return kNever;
+  }
 }
-constexpr ByBands by_bands[kFormats] = {{nullptr, kNever, kNever},
-                                        {nullptr, kNever, kNever},
-                                        {nullptr, kNever, kNever},
-#define FORMAT(name, ...) by_bands_of<name>(),
-                                        AIRLLM_BLOCK_FORMATS(FORMAT)
+constexpr int64_t fewest_rows_interleaved(Format format) {
+  switch (format) {
+    case kQ2_K:
+    case kIQ4_XS:
+      return kNever;
+    case kQ3_K:
+    case kQ6_K:
+      return 12;
+    default:
+      return 10;
+  }
+}
+
+using BandsKernel = void(const LinearPart&);
+template <class F>
+constexpr BandsKernel* bands_kernel_of() {
+  if constexpr (words_of(F::kFormat).count && F::kFormat != kQ2_K)
+    return multiply_bands_of_rows<F>;
+  else
+    return nullptr;
+}
+constexpr BandsKernel* bands_kernels[kFormats] = {nullptr, nullptr, nullptr,
+#define FORMAT(name, ...) bands_kernel_of<name>(),
+                                                  AIRLLM_BLOCK_FORMATS(FORMAT)
 #undef FORMAT
 };
 
 // Multiplies by bands, if that is faster.
 bool multiply_by_bands(const LinearPart& part) {
-  const ByBands& by = by_bands[part.format];
-  const int64_t rows = part.packed_rows();
-  if (rows < (part.interleaved ? by.fewest_interleaved : by.fewest_as_stored) || rows > kTileRows ||
-      part.n % kBand)
-    return false;
-  by.multiply(part);
+  const int64_t rows = part.packed_rows(), fewest = part.interleaved ? fewest_rows_interleaved(part.format)
+                                                                     : fewest_rows_as_stored(part.format);
+  BandsKernel* const multiply = bands_kernels[part.format];
+  if (!multiply || rows < fewest || rows > kTileRows || part.n % kBand) return false;
+  multiply(part);
   return true;
 }
 #endif
