@@ -34,8 +34,10 @@ struct BandBlock {
     if (!ahead) return;
     constexpr int kLines = (F::kBytes * LANES + 63) / 64;
     for (int line = part * kLines / parts; line < (part + 1) * kLines / parts; ++line)
-      cpu::prefetch.to_second_cache ? __builtin_prefetch(ahead + 64 * line, 0, 2)
-                                    : __builtin_prefetch(ahead + 64 * line);
+      if (cpu::prefetch.to_second_cache)
+        __builtin_prefetch(ahead + 64 * line, 0, 2);
+      else
+        __builtin_prefetch(ahead + 64 * line);
   }
   // The word at this byte of the block.
   INLINE Int word(int byte) const {
