@@ -72,13 +72,7 @@ struct InterleavedBand {
   INLINE void prepare(int64_t) {}
   // Prefetches a part of what is multiplied after block b.
   INLINE void prefetch(int64_t b, int part, int parts) const { block(b).prefetch(part, parts); }
-  INLINE BandBlock<F> block(int64_t b) const {
-    constexpr int64_t kGroupBlocks = group_of(F::kFormat);
-    const int64_t group = b / kGroupBlocks * kGroupBlocks;
-    return BandBlock<F>::group(first + group * kBand * F::kBytes, smaller(kGroupBlocks, blocks - group),
-                               ahead)
-        .of(b - group, 0);
-  }
+  INLINE BandBlock<F> block(int64_t b) const { return block_of_band<F>(first, blocks, b, 0, ahead); }
 };
 
 // The same of 16 rows as stored, whose blocks are interleaved as they are needed. The last three are kept.

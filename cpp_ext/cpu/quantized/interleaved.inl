@@ -175,6 +175,15 @@ INLINE const char* band_at(const char* weight, int64_t k, int64_t n, int64_t b) 
   return weight + kBand * (n / kBand * row_bytes(F::kFormat, k) + row_bytes(F::kFormat, b * F::kValues));
 }
 
+// Rows [lane, lane + LANES) of block b of a band, or of its first `blocks` ones. Only the last group of these
+// may have fewer blocks than others.
+template <class F>
+INLINE BandBlock<F> block_of_band(const char* band, int64_t blocks, int64_t b, int lane, bool ahead) {
+  constexpr int64_t kGroupBlocks = group_of(F::kFormat);
+  const int64_t first = b / kGroupBlocks * kGroupBlocks, some = smaller(kGroupBlocks, blocks - first);
+  return BandBlock<F>::group(band + first * kBand * F::kBytes, some, ahead).of(b - first, lane);
+}
+
 // Whether the weights of M rows of x are prefetched. With 16 registers, more than two rows by blocks of 256
 // are limited by arithmetic, and lack the register that the address takes.
 template <class F, int M>
@@ -283,10 +292,7 @@ void multiply_bands(const LinearPart& part) {
 
 template <class F>
 INLINE BandBlock<F> block_at(const char* weight, int64_t k, int64_t n, int64_t b) {
-  constexpr int64_t kGroupBlocks = group_of(F::kFormat);
-  const int64_t first = b / kGroupBlocks * kGroupBlocks, some = smaller(kGroupBlocks, k / F::kValues - first);
-  return BandBlock<F>::group(band_at<F>(weight, k, n, first), some, false)
-      .of(b - first, static_cast<int>(n % kBand));
+  return block_of_band<F>(band_at<F>(weight, k, n, 0), k / F::kValues, b, static_cast<int>(n % kBand), false);
 }
 
 template <class F>
