@@ -119,19 +119,29 @@ def memory_of(weight: Weight) -> np.ndarray:
 def copies(weight: Weight, rows: int) -> list[Weight]:
     """Enough copies that none is in a cache when its turn comes; one if arithmetic is the limit."""
     count = max(-(-4 * measure.last_cache_bytes() // weight.nbytes), 3) if rows <= FEW else 1
-    data = [memory_of(weight).copy() for _ in range(count)]
+    data = in_one_array(memory_of(weight), count)
+    data[:] = memory_of(weight)
     return [Quantized(d, weight.format) if isinstance(weight, Quantized) else d for d in data]
 
 
-def lay_out(cpp: Any, weight: Weight) -> Weight:
-    """The weight as the engine keeps it: a copy in the order of the kernels, if they are faster so."""
+def in_one_array(memory: np.ndarray, count: int) -> np.ndarray:
+    """Memory for `count` copies, as a model has its weights: one array, which NumPy puts in huge pages. In
+    small pages, which many arrays of some megabytes get, products were up to 25 % slower.
+    """
+    return np.empty((count, *memory.shape), memory.dtype)
+
+
+def lay_out(cpp: Any, weights: list[Weight]) -> list[Weight]:
+    """The weights as the engine keeps them: copies in the order of the kernels, if they are faster so."""
+    first = weights[0]
     if not (
-        isinstance(weight, Quantized) and weight.format in cpp.interleaved_formats and can_interleave(weight)
+        isinstance(first, Quantized) and first.format in cpp.interleaved_formats and can_interleave(first)
     ):
-        return weight
-    data = np.empty_like(weight.data)
-    cpp.interleave(weight, data)
-    return Interleaved(data, weight.format)
+        return weights
+    data = in_one_array(first.data, len(weights))
+    for weight, copy in zip(weights, data, strict=True):
+        cpp.interleave(weight, copy)
+    return [Interleaved(copy, first.format) for copy in data]
 
 
 def in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
@@ -146,7 +156,9 @@ def measure_case(cpp: Any, peer: Any, name: str, k: int, n: int, rows: Sequence[
     for some in ([m for m in rows if m <= FEW], [m for m in rows if m > FEW]):
         if some:
             weights = copies(weight, min(some))
-            calls = {key: call for m in some for key, call in sides(cpp, peer, name, weights, m, k, options)}
+            kept = weights if options.as_stored else lay_out(cpp, weights)
+            xs = [np.random.default_rng(0).standard_normal((m, k), np.float32) for m in some]
+            calls = dict(sides(cpp, peer, name, weights, kept, xs, options.threads))
             probe = np.ones(measure.large_array_bytes() // 4, np.float32)
             calls["read"] = partial(cpp.read, probe)
             times = measure.compare(calls, options.seconds)
@@ -156,19 +168,27 @@ def measure_case(cpp: Any, peer: Any, name: str, k: int, n: int, rows: Sequence[
 
 
 def sides(
-    cpp: Any, peer: Any, name: str, weights: list[Weight], rows: int, k: int, options: Any
+    cpp: Any,
+    peer: Any,
+    name: str,
+    weights: list[Weight],
+    kept: list[Weight],
+    xs: list[np.ndarray],
+    threads: int,
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Pairs of a key and a call: "8" is ours with 8 rows, "8 ggml" and "8 repacked" are the peer's."""
-    x = np.random.default_rng(0).standard_normal((rows, k), np.float32)
-    out = np.empty((rows, len(weights[0])), np.float32)
-    kept = weights if options.as_stored else [lay_out(cpp, w) for w in weights]
-    ours = [partial(cpp.linear, x, w, out=out) for w in kept]
-    yield str(rows), in_turn(ours)
-    for side, repacked in (("ggml", False), ("repacked", True)) if peer else ():
-        theirs = [peer.product(name, memory_of(w), x, options.threads, repacked) for w in weights]
-        if all(theirs):
-            check_alike(ours[0](), theirs[0](), f"{side} {name} {rows} rows")
-            yield f"{rows} {side}", in_turn(theirs)
+    like: dict[bool, list[Any]] = {repacked: [None] * len(weights) for repacked in (False, True)}
+    for x in xs:
+        out = np.empty((len(x), len(weights[0])), np.float32)
+        ours = [partial(cpp.linear, x, w, out=out) for w in kept]
+        yield str(len(x)), in_turn(ours)
+        for side, repacked in (("ggml", False), ("repacked", True)) if peer else ():
+            each = zip(weights, like[repacked], strict=True)
+            theirs = [peer.product(name, memory_of(w), x, threads, repacked, first) for w, first in each]
+            if all(theirs):
+                like[repacked] = theirs
+                check_alike(ours[0](), theirs[0](), f"{side} {name} {len(x)} rows")
+                yield f"{len(x)} {side}", in_turn(theirs)
 
 
 def check_alike(ours: np.ndarray, theirs: np.ndarray, what: str) -> None:

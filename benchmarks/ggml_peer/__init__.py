@@ -102,21 +102,30 @@ class Peer:
         self._library.peer_new.restype = ctypes.c_void_p
         pointer, size = ctypes.c_void_p, ctypes.c_int64
         self._library.peer_new.argtypes = [
-            ctypes.c_int, size, size, size, pointer, pointer, pointer, ctypes.c_int, ctypes.c_int
+            ctypes.c_int, size, size, size, pointer, pointer, pointer, ctypes.c_int, ctypes.c_int,
+            pointer
         ]  # fmt: skip
         for function in (self._library.peer_run, self._library.peer_free):
             function.argtypes, function.restype = [pointer], None
 
     def product(
-        self, name: str, weight: np.ndarray, x: np.ndarray, threads: int, repacked: bool = False
+        self,
+        name: str,
+        weight: np.ndarray,
+        x: np.ndarray,
+        threads: int,
+        repacked: bool = False,
+        like: Product | None = None,
     ) -> Product | None:
-        """None if `repacked` is set and ggml cannot repack the weight on this CPU."""
+        """None if `repacked` is set and ggml cannot repack the weight on this CPU. `like`: a product whose
+        repacked weight this one reads too.
+        """
         y = np.empty((len(x), len(weight)), np.float32)
         made = self._library.peer_new(
             TYPES[name], len(x), len(weight), x.shape[1], weight.ctypes.data, x.ctypes.data, y.ctypes.data,
-            threads, repacked
+            threads, repacked, like and like._made
         )  # fmt: skip
-        return Product(self._library, made, y, (weight, x)) if made else None
+        return Product(self._library, made, y, (weight, x, like)) if made else None
 
 
 class Product:

@@ -9,6 +9,7 @@ struct product {
   struct ggml_context* context;
   struct ggml_cgraph* graph;
   struct ggml_cplan plan;
+  struct ggml_tensor* weight;
   ggml_backend_buffer_t repacked;
 };
 
@@ -41,20 +42,25 @@ static void silent(enum ggml_log_level level, const char* text, void* data) {
   (void)level, (void)text, (void)data;
 }
 
-// NULL if the weight is to be repacked and this CPU has no other order for it.
+// NULL if the weight is to be repacked and this CPU has no other order for it. `like`, if there is one, is a
+// product with the same weight, repacked for it already, which this one reads too.
 struct product* peer_new(int type, int64_t m, int64_t n, int64_t k, const void* weight, const float* x, float* y,
-                         int threads, int repacked) {
+                         int threads, int repacked, const struct product* like) {
   struct product* p = calloc(1, sizeof *p);
   ggml_log_set(silent, NULL);
   ggml_cpu_init();
   struct ggml_init_params init = {1 << 20, NULL, true};
   p->context = ggml_init(init);
-  struct ggml_tensor* w = ggml_new_tensor_2d(p->context, (enum ggml_type)type, k, n);
+  struct ggml_tensor* w = p->weight = ggml_new_tensor_2d(p->context, (enum ggml_type)type, k, n);
   struct ggml_tensor* in = ggml_new_tensor_2d(p->context, GGML_TYPE_F32, k, m);
   struct ggml_tensor* out = ggml_mul_mat(p->context, w, in);
   in->data = (void*)x;
   out->data = y;
-  if (repacked && !(p->repacked = repack(w, out, weight))) {
+  if (repacked && like) {
+    w->buffer = like->weight->buffer;
+    w->data = like->weight->data;
+    w->extra = like->weight->extra;
+  } else if (repacked && !(p->repacked = repack(w, out, weight))) {
     ggml_free(p->context);
     free(p);
     return NULL;
