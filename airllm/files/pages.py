@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import sys
@@ -29,8 +30,10 @@ def _fault_around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpag
 
 _SOME_PAGES = 64 << 10
 AROUND = _fault_around()
+HUGE_PAGE = max(AROUND, 2 << 20)
 _RANDOM, _DONT_NEED, _HUGE_PAGES, _NO_HUGE_PAGES = 1, 4, 14, 15
 _POPULATE_READ, _POPULATE_WRITE = 22, 23
+_MAY_MOVE, _TO_ADDRESS, _KEEP_RANGE = 1, 2, 4  # of mremap
 _STEP = 8 << 20  # bytes populated in one call, so that a reader can be stopped between two
 
 SUPPORTED = sys.platform == "linux"
@@ -163,6 +166,49 @@ def release_to_disk(pieces: Iterable[Piece]) -> None:
             os.posix_fadvise(piece.mapped.map.descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)
 
 
+def prefer_huge_pages(address: int, nbytes: int) -> None:
+    """Advise that memory of this process, from a page's address on, is allocated in huge pages."""
+    _advise(address, nbytes, _HUGE_PAGES)
+
+
+def address_of(memory: memoryview) -> int:
+    """The address of writable memory."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def move(address: int, to: int, nbytes: int) -> None:
+    """Move whole pages of private memory to other addresses, in place of what is there. No byte is copied.
+    The range that they leave stays taken, and empty: no other thread is given it meanwhile.
+    """
+    if _mremap(address, nbytes, nbytes, _MAY_MOVE | _TO_ADDRESS | _KEEP_RANGE, to) == _FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mremap of {nbytes} bytes: {os.strerror(code)}")
+
+
+def map_again(mapped: Mapped, start: int, stop: int) -> None:
+    """Put the file's own pages back where `move` has put others, or has left none."""
+    protection, flags = mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED
+    address, descriptor = mapped.address + start, mapped.map.descriptor
+    if _mmap(address, stop - start, protection, flags, descriptor, start) == _FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mmap of {stop - start} bytes: {os.strerror(code)}")
+
+
+@functools.cache
+def can_move() -> bool:
+    """Whether the kernel can `move` memory: Linux can from 5.7 on."""
+    if not SUPPORTED:
+        return False
+    with mmap.mmap(-1, 2 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        with memoryview(memory) as view:
+            address = address_of(view)
+        try:
+            move(address, address + mmap.PAGESIZE, mmap.PAGESIZE)
+        except OSError:
+            return False
+    return True
+
+
 def blocks_read() -> int:
     """Disk blocks of 512 bytes that this process has read so far."""
     import resource  # not on Windows
@@ -193,3 +239,8 @@ def _advise(address: int, size: int, advice: int) -> bool:
 if SUPPORTED:
     _madvise = ctypes.CDLL(None, use_errno=True).madvise
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    _mremap, _mmap = (getattr(ctypes.CDLL(None, use_errno=True), name) for name in ("mremap", "mmap"))
+    _mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+    _mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    _mremap.restype = _mmap.restype = ctypes.c_void_p
+    _FAILED, _MAP_FIXED = ctypes.c_void_p(-1).value, 0x10

@@ -62,6 +62,10 @@ class Reader:
         """Bring these pieces into this process's memory."""
         return self._put(Task(pieces, populate))
 
+    def read(self, pieces: list[Piece], step: Callable[[Piece], int]) -> Task:
+        """Read these pieces by `step`: it reads the first part of one, and returns the bytes that remain."""
+        return self._put(Task(pieces, step))
+
     def wait(self, task: Task) -> None:
         """Return when the task is done; raise its error. Without the thread, it is done here: a forked child
         has only the thread that forked.

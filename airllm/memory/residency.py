@@ -27,6 +27,7 @@ from airllm.memory.expert_cache import Expert, ExpertCache
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer, open_layer
 from airllm.memory.prefetch import Reader, Task
+from airllm.memory.slots import open_slots
 from airllm.memory.stream import CachedStream, DiskStream, Stream
 from airllm.memory.weight_units import divide_weights, layer_pieces
 
@@ -189,7 +190,7 @@ class Limited:
     def _make_way(self, held: int) -> None:
         """Let fewer layers stay while other programs use the memory; caches have `held` bytes of it."""
         if not self.limit.by_user and (free := available.available_memory()) is not None:
-            self._budget.follow(free + held)
+            self._budget.follow(free + held + self._stream.allocated_bytes)
 
     def _follow(self, plan: Plan) -> None:
         """Release what does not stay by this plan, and read what does."""
@@ -198,8 +199,6 @@ class Limited:
             self.plan = plan
             self._stream = self._open_stream()
             self._advise_page_sizes()
-            for pieces in plan.pieces:
-                self._release(pieces)
         if self.limit.from_disk:
             self._fill()
 
@@ -212,19 +211,23 @@ class Limited:
                 self._filling[unit] = self._reader.fill(self._units.streamed[unit])
 
     def _advise_page_sizes(self) -> None:
-        """Of a model larger than the memory, read what stays in small pages, and what passes in huge ones.
+        """Of a model larger than the memory, read what stays in huge pages, and experts in small ones.
 
-        If huge pages filled the memory, the kernel would evict some of them for each new one: a gigabyte that
-        is free, but not in one piece, does not prevent that.
+        If what passes takes huge pages of the page cache, what stays takes small ones: else the kernel would
+        evict some of it for each huge page, though a gigabyte is free, but not in one piece.
         """
         if self.limit.from_disk:
             for unit, group in enumerate(self.plan.group):
-                pages.advise_page_size(self._units.streamed[unit], huge=group >= 0)
+                pages.advise_page_size(self._units.streamed[unit], huge=pages.can_move() or group >= 0)
             pages.advise_page_size(self._units.experts, huge=False)
 
     def _open_stream(self) -> Stream:
+        """Release what passes by this plan, and begin to read it."""
+        for pieces in self.plan.pieces:
+            self._release(pieces)
         if self.limit.from_disk:
-            return DiskStream(self._reader, self.plan.pieces, self.plan.slots)
+            groups = self.plan.pieces
+            return DiskStream(self._reader, groups, open_slots(groups, self.plan.slots))
         return CachedStream(self._reader, self.plan.pieces)
 
     def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:

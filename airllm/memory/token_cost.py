@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 from airllm.architectures.tensor_names import NamedTensors
-from airllm.files.pages import Piece, blocks_read, populate, release_to_disk
+from airllm.files.pages import Piece, blocks_read, release_to_disk
 from airllm.memory.available import free_for, memory_limit, needed_bytes
 from airllm.memory.budget import LEAST_CONTEXT, Budget, Plan
 from airllm.memory.cache_layout import CacheLayout
+from airllm.memory.prefetch import Reader
+from airllm.memory.slots import open_slots
 from airllm.memory.weight_units import WeightUnits, divide_weights
 
 _ENOUGH, _LONGEST = 256 << 20, 0.5  # bytes and seconds of a measurement
+_PART = 16 << 20  # bytes, after each of which there is a look at the clock
 _BLOCK = 512  # bytes that the kernel counts as one
 
 
@@ -67,18 +70,27 @@ def disk_speed(pieces: Iterable[Piece]) -> float | None:
     """Bytes a second that the disk gives of these pieces, read as the engine reads them. None if most of them
     did not come from the disk: another process has them in memory, or the file system does not say.
     """
+    parts = [part for piece in pieces for part in _cut(piece)]
+    if not parts:
+        return None
+    reader, (slot,) = Reader(), open_slots([[part] for part in parts], 1)
     found, before, start = 0, blocks_read(), time.perf_counter()
-    for piece in pieces:
-        release_to_disk([piece])
-        rest = piece
-        while (left := populate(rest)) and time.perf_counter() - start < _LONGEST:
-            rest = rest._replace(start=rest.stop - left)
-        release_to_disk([piece])
-        found += piece.stop - piece.start - left
+    for part in parts:
+        release_to_disk([part])
+        reader.wait(slot.read(reader, [part]))
+        slot.leave()
+        found += part.stop - part.start
         if found >= _ENOUGH or time.perf_counter() - start >= _LONGEST:
             break
-    read = (blocks_read() - before) * _BLOCK
-    return read / (time.perf_counter() - start) if read > found / 2 else None
+    read, seconds = (blocks_read() - before) * _BLOCK, time.perf_counter() - start
+    reader.close()
+    slot.close()
+    return read / seconds if read > found / 2 else None
+
+
+def _cut(piece: Piece) -> Iterator[Piece]:
+    for start in range(piece.start, piece.stop, _PART):
+        yield piece._replace(start=start, stop=min(start + _PART, piece.stop))
 
 
 def _expert_bytes_read(units: WeightUnits, plan: Plan) -> int:

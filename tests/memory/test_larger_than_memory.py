@@ -15,7 +15,7 @@ from airllm.files import pages
 from airllm.files.open_weights import open_weights
 from airllm.files.pages import SUPPORTED, Piece, blocks_read, populate, release, release_to_disk
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.memory import available, budget, stream
+from airllm.memory import available, budget
 from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.prefetch import Reader
 from airllm.memory.stream import DiskStream
@@ -59,7 +59,19 @@ def small_machine(monkeypatch, nbytes=MEMORY):
 # ------------------------------------------------------------------------------------------------ the engine
 
 
-def test_without_a_word_what_fits_stays_and_the_text_is_the_same(model, monkeypatch, as_stored):
+@pytest.fixture(params=("own memory", "page cache"))
+def passes_through(request, monkeypatch):
+    """What weights pass through: a kernel that cannot move pages has only the page cache for it."""
+    if request.param == "page cache":
+        monkeypatch.setattr(pages, "can_move", lambda: False)
+    elif not pages.can_move():
+        pytest.skip("this kernel cannot move memory")
+    return request.param
+
+
+def test_without_a_word_what_fits_stays_and_the_text_is_the_same(
+    model, monkeypatch, as_stored, passes_through
+):
     with LayerWiseInferenceEngine(model) as engine:
         assert engine.model.residency.whole
         expected = engine.generate(PROMPT, 6), engine.forward(PROMPT)
@@ -86,8 +98,8 @@ def flags_of_map(address):
 
 
 @pytest.mark.skipif(not HUGE_PAGES, reason="this kernel has no huge pages")
-def test_what_stays_takes_small_pages_and_what_passes_huge_ones(model, monkeypatch):
-    """Huge pages that filled the memory made the kernel evict those that stay."""
+def test_what_stays_takes_huge_pages_unless_what_passes_does(model, monkeypatch, passes_through):
+    """Huge pages of the page cache that passed made the kernel evict those that stay."""
     small_machine(monkeypatch)
     with LayerWiseInferenceEngine(model) as engine:
         for memory in (MEMORY, MEMORY // 2):
@@ -96,7 +108,37 @@ def test_what_stays_takes_small_pages_and_what_passes_huge_ones(model, monkeypat
             residency = engine.model.residency
             for group, pieces in zip(residency.plan.group, residency._units.streamed, strict=True):
                 flags = flags_of_map(pieces[0].mapped.address + sum(pieces[0][1:]) // 2)
-                assert ("nh" in flags, "hg" in flags) == (group < 0, group >= 0)
+                if passes_through == "page cache":
+                    assert ("nh" in flags, "hg" in flags) == (group < 0, group >= 0)
+                elif group < 0:
+                    assert "hg" in flags
+
+
+def test_what_passes_leaves_no_page_in_the_page_cache(model, monkeypatch):
+    """Gigabytes of pages that are allocated and freed for each token cost more than the layers."""
+    if not pages.can_move():
+        pytest.skip("this kernel cannot move memory")
+    small_machine(monkeypatch)
+    with LayerWiseInferenceEngine(model) as engine:
+        cache = engine.new_cache()
+        for _ in range(3):
+            engine.forward([1], cache)
+        residency = engine.model.residency
+        passes = [piece for pieces in residency.plan.pieces for piece in pieces]
+        assert passes and max(map(cached_part, passes)) < 0.5  # the kernel reads ahead beyond what stays
+        layers = zip(residency.plan.group, residency._units.layers, strict=False)
+        assert min(cached_part(piece) for group, pieces in layers for piece in pieces if group < 0) > 0.99
+
+
+def cached_part(piece):
+    """The part of the piece, without its ends, that the page cache has."""
+    size = pages.mmap.PAGESIZE
+    start, stop = -(-piece.start // pages.AROUND) * pages.AROUND, piece.stop // pages.AROUND * pages.AROUND
+    there = np.zeros((stop - start) // size, np.uint8)
+    mincore = pages.ctypes.CDLL(None).mincore
+    mincore.argtypes = (pages.ctypes.c_void_p, pages.ctypes.c_size_t, pages.ctypes.c_void_p)
+    assert not mincore(piece.mapped.address + start, stop - start, there.ctypes.data)
+    return (there & 1).mean()
 
 
 def test_every_sequence_goes_through_a_layer_before_it_is_released(model, monkeypatch):
@@ -132,7 +174,7 @@ with LayerWiseInferenceEngine(path) as engine:
     cache = engine.new_cache()
     for token in range(6):
         engine.forward([token], cache)
-        for task in engine.model.residency._stream._loading.values():  # else more or less is read ahead
+        for task, _ in engine.model.residency._stream._loading.values():  # else more or less is read ahead
             engine.model.residency._reader.wait(task)
         read.append(number("/proc/self/io", "read_bytes"))
     streamed = sum(piece.stop - piece.start for some in engine.model.residency.plan.pieces for piece in some)
@@ -177,14 +219,14 @@ def test_layers_give_way_to_caches_without_a_word(model, monkeypatch):
             engine.forward([1], cache)
 
 
-def test_layers_give_way_while_other_programs_use_the_memory(model, monkeypatch):
+def test_layers_give_way_while_other_programs_use_the_memory(model, monkeypatch, passes_through):
     small_machine(monkeypatch)
     with LayerWiseInferenceEngine(model) as engine:
         residency, cache = engine.model.residency, engine.new_cache()
         expected, before = engine.forward(PROMPT, cache), residency.stays
         stays = []
         for free in (MEMORY - (4 << 20), MEMORY - (90 << 20), 1 << 20, 2 * MEMORY):
-            small_machine(monkeypatch, free)
+            small_machine(monkeypatch, max(free - residency._stream.allocated_bytes, 1 << 20))
             cache.truncate(0)
             np.testing.assert_array_equal(engine.forward(PROMPT, cache), expected)
             stays.append(residency.stays)
@@ -267,23 +309,42 @@ class RecordedReader:
     def __init__(self):
         self.in_memory, self.asked = set(), []
 
-    def fill(self, group):
-        assert group[0] not in self.in_memory
-        self.in_memory |= {group[0]}
-        self.asked.append(group[0])
-        return group
-
-    def wait(self, task):
-        assert task[0] in self.in_memory
+    def wait(self, group):
+        assert group in self.in_memory
 
     drop = wait
 
 
+class RecordedSlot:
+    """Room for a group of one number."""
+
+    group, in_use, closed = None, False, False
+
+    def read(self, reader, pieces):
+        (group,) = pieces
+        assert self.group is None and group not in reader.in_memory
+        self.group, self.reader = group, reader
+        reader.in_memory |= {group}
+        reader.asked.append(group)
+        return group
+
+    def enter(self):
+        assert not self.in_use
+        self.in_use = True
+
+    def leave(self):
+        self.reader.in_memory.remove(self.group)
+        self.group, self.in_use = None, False
+
+    def close(self):
+        assert self.group is None
+        self.closed = True
+
+
 @pytest.mark.parametrize("groups", (1, 2, 3, 7))
-@pytest.mark.parametrize("slots", (1, 2))
-def test_at_most_so_many_groups_are_in_memory_and_the_next_is_read_ahead(groups, slots, monkeypatch):
-    reader = RecordedReader()
-    monkeypatch.setattr(stream, "release_to_disk", lambda group: reader.in_memory.remove(group[0]))
+@pytest.mark.parametrize("count", (1, 2))
+def test_at_most_so_many_groups_are_in_memory_and_the_next_is_read_ahead(groups, count):
+    reader, slots = RecordedReader(), [RecordedSlot() for _ in range(count)]
     passing = DiskStream(reader, [[i] for i in range(groups)], slots)
     rng = np.random.default_rng(groups)
     for leaves_out in [0] * 3 + [2] * 20:  # whole passes, then some that end early, as a prompt's rounds do
@@ -291,16 +352,17 @@ def test_at_most_so_many_groups_are_in_memory_and_the_next_is_read_ahead(groups,
         before = len(reader.asked)
         for group in range(groups - rng.integers(0, leaves_out + 1)):
             passing.enter(group)
-            assert group in reader.in_memory and len(reader.in_memory) == min(slots, groups)
+            assert [slot.group for slot in slots if slot.in_use] == [group]
+            assert group in reader.in_memory and len(reader.in_memory) == min(count, groups)
             assert all(passing.holds(each) for each in reader.in_memory)
-            if slots == 2:
+            if count == 2:
                 assert (group + 1) % groups in reader.in_memory  # while this one is computed
             passing.leave(group)
-            assert len(reader.in_memory) == min(slots, groups)  # while those that stay are computed
+            assert len(reader.in_memory) == min(count, groups)  # while those that stay are computed
         if not leaves_out:
             assert len(reader.asked) - before == groups
     passing.close()
-    assert not reader.in_memory
+    assert not reader.in_memory and all(slot.closed for slot in slots)
 
 
 def test_what_is_released_to_disk_is_read_again(model):
