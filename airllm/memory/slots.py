@@ -19,7 +19,7 @@ from airllm.files.pages import HUGE_PAGE, Mapped, Piece, release_to_disk
 from airllm.memory.prefetch import Reader, Task
 
 _PAGE = mmap.PAGESIZE
-_STEP = 8 << 20  # bytes of one read, so that a reader can be stopped between two
+_STEP = 64 << 20  # bytes of one read: after each, the reader waits for a processor; it can be stopped then
 
 
 class Slot(Protocol):
