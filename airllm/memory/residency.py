@@ -271,6 +271,7 @@ class Limited:
 
     def close(self) -> None:
         self._reader.close()
+        self._stream.close()
 
     def _expect(self, layer: int, numbers: Iterable[int]) -> None:
         """Read those of these experts that are not in memory into the page cache."""

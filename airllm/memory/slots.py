@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import weakref
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -146,15 +147,17 @@ class _UncachedFile:
     """
 
     def __init__(self, descriptor: int):
-        self._cached, self._direct = descriptor, -1
+        self._cached = descriptor
+        self._direct: int | None = None
         try:
             self._direct = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_DIRECT)
         except OSError:
-            self.close()
+            return
+        self._finalize = weakref.finalize(self, os.close, self._direct)
 
     def read(self, to: memoryview, start: int) -> int:
         """Read from byte `start` on; returns the number of bytes."""
-        if self._direct >= 0:
+        if self._direct is not None:
             try:
                 return os.preadv(self._direct, [to], start)
             except OSError as error:
@@ -166,9 +169,9 @@ class _UncachedFile:
         return read
 
     def close(self) -> None:
-        if self._direct >= 0:
-            os.close(self._direct)
-        self._direct = -1
+        if self._direct is not None:
+            self._finalize()
+        self._direct = None
 
 
 def _whole_pages(piece: Piece) -> tuple[int, int]:

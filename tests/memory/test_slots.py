@@ -1,6 +1,7 @@
 """Memory that takes the place of pieces of a mapped file."""
 
 import errno
+import gc
 import os
 from pathlib import Path
 
@@ -150,3 +151,19 @@ def test_a_kernel_that_cannot_move_memory_reads_through_the_page_cache(path, rea
 def test_memory_that_cannot_be_moved_is_an_error():
     with pytest.raises(OSError, match="mremap of 4096 bytes: "):
         pages.move(1 << 40, 1 << 41, 4096)
+
+
+@pytest.mark.parametrize("closes", (True, False))
+def test_a_slot_that_is_closed_or_forgotten_leaves_no_file_open(closes, path):
+    piece, reader = Piece(Mapped(map_file(path)), 0, SIZE), Reader()
+    before = len(os.listdir("/proc/self/fd"))
+    slot = MemorySlot(SIZE)
+    reader.wait(slot.read(reader, [piece]))
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    slot.enter()
+    if closes:
+        slot.close()
+    reader.close()
+    del slot, reader  # a reader keeps its last task
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
