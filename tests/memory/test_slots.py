@@ -156,6 +156,7 @@ def test_memory_that_cannot_be_moved_is_an_error():
 @pytest.mark.parametrize("closes", (True, False))
 def test_a_slot_that_is_closed_or_forgotten_leaves_no_file_open(closes, path):
     piece, reader = Piece(Mapped(map_file(path)), 0, SIZE), Reader()
+    gc.collect()  # maps of tests before
     before = len(os.listdir("/proc/self/fd"))
     slot = MemorySlot(SIZE)
     reader.wait(slot.read(reader, [piece]))
