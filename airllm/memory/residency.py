@@ -210,6 +210,13 @@ class Limited:
             elif unit not in self._filling:
                 self._filling[unit] = self._reader.fill(self._units.streamed[unit])
 
+    @property
+    def _own_memory(self) -> bool:
+        """Whether what passes has memory of its own. Beside experts it has not: to release one releases the
+        pages around it too, which would be a slot's, with weights that are in use.
+        """
+        return pages.can_move() and not self.expert_bytes
+
     def _advise_page_sizes(self) -> None:
         """Of a model larger than the memory, read what stays in huge pages, and experts in small ones.
 
@@ -218,7 +225,7 @@ class Limited:
         """
         if self.limit.from_disk:
             for unit, group in enumerate(self.plan.group):
-                pages.advise_page_size(self._units.streamed[unit], huge=pages.can_move() or group >= 0)
+                pages.advise_page_size(self._units.streamed[unit], huge=self._own_memory or group >= 0)
             pages.advise_page_size(self._units.experts, huge=False)
 
     def _open_stream(self) -> Stream:
@@ -227,7 +234,7 @@ class Limited:
             self._release(pieces)
         if self.limit.from_disk:
             groups = self.plan.pieces
-            return DiskStream(self._reader, groups, open_slots(groups, self.plan.slots))
+            return DiskStream(self._reader, groups, open_slots(groups, self.plan.slots, self._own_memory))
         return CachedStream(self._reader, self.plan.pieces)
 
     def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:

@@ -43,10 +43,10 @@ class Slot(Protocol):
         """Free the memory."""
 
 
-def open_slots(groups: Sequence[list[Piece]], count: int) -> list[Slot]:
-    """At most `count` slots for these groups of pieces."""
+def open_slots(groups: Sequence[list[Piece]], count: int, own_memory: bool = True) -> list[Slot]:
+    """At most `count` slots for these groups, with memory of their own if the kernel can move it."""
     count = min(count, len(groups))
-    if not pages.can_move():
+    if not (own_memory and pages.can_move()):
         return [PageCacheSlot() for _ in range(count)]
     nbytes = max((sum(map(_span, pieces)) for pieces in groups), default=0)
     return [MemorySlot(nbytes) for _ in range(count)]

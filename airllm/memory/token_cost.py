@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 
@@ -75,16 +76,15 @@ def disk_speed(pieces: Iterable[Piece]) -> float | None:
         return None
     reader, (slot,) = Reader(), open_slots([[part] for part in parts], 1)
     found, before, start = 0, blocks_read(), time.perf_counter()
-    for part in parts:
-        release_to_disk([part])
-        reader.wait(slot.read(reader, [part]))
-        slot.leave()
-        found += part.stop - part.start
-        if found >= _ENOUGH or time.perf_counter() - start >= _LONGEST:
-            break
-    read, seconds = (blocks_read() - before) * _BLOCK, time.perf_counter() - start
-    reader.close()
-    slot.close()
+    with closing(reader), closing(slot):
+        for part in parts:
+            release_to_disk([part])
+            reader.wait(slot.read(reader, [part]))
+            slot.leave()
+            found += part.stop - part.start
+            if found >= _ENOUGH or time.perf_counter() - start >= _LONGEST:
+                break
+        read, seconds = (blocks_read() - before) * _BLOCK, time.perf_counter() - start
     return read / seconds if read > found / 2 else None
 
 

@@ -257,6 +257,25 @@ def test_experts_that_are_used_often_stay_within_what_is_available(tmp_path, mon
         assert np.abs(one - other).max() <= 1e-5 * np.ptp(other)
 
 
+@pytest.mark.parametrize("memory", (47_000_000, 55_000_000, 63_000_000))
+def test_experts_that_are_released_take_nothing_of_the_layers_that_pass_beside_them(
+    memory, tmp_path, monkeypatch
+):
+    """To release an expert releases the pages around it: of a slot, they would be weights in use."""
+    shape = Shape(1024, 6, 1024, 8, 8, 1000, context=512, experts=8, experts_used=2)
+    path = write_model(tmp_path / "model.gguf", shape, "q8_0")
+    options = {"compute": "float32", "cache_dtype": "f32"}
+    with LayerWiseInferenceEngine(path, **options) as engine:
+        expected = [engine.forward([token]) for token in PROMPT]
+    monkeypatch.setattr(available, "host_memory", lambda: (1 << 40, available.free_for(memory)))
+    with LayerWiseInferenceEngine(path, **options) as engine:
+        found = [engine.forward([token]) for token in PROMPT]
+        residency = engine.model.residency
+        assert residency.plan.groups and not residency._stream.allocated_bytes
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(one - other).max() <= 1e-5 * np.ptp(other)
+
+
 # ------------------------------------------------------------------------------------------------------ info
 
 
