@@ -30,23 +30,6 @@ struct TilePanel {
   float scale[LANES], offset_scale[LANES];
 };
 
-// The scales of a run as words, twice.
-template <class A>
-INLINE Shorts words_of_scales(Int scales) {
-  return (Shorts)(kInPairs<A> ? scales : (scales & 0xffff) | scales << 16);
-}
-
-// The even and the odd bytes, as words: less A::kZero, or with signs.
-template <class A>
-INLINE Shorts even_codes(Bytes codes) {
-  if (A::kSigned) return (Shorts)codes << 8 >> 8;
-  return ((Shorts)codes & (int16_t)255) - (int16_t)A::kZero;
-}
-template <class A>
-INLINE Shorts odd_codes(Bytes codes) {
-  if (A::kSigned) return (Shorts)codes >> 8;
-  return (Shorts)((Words)codes >> 8) - (int16_t)A::kZero;
-}
 // Even bytes from the low ones of words, odd ones from the others.
 INLINE Int bytes_of_words(Shorts even, Shorts odd) {
   return (Int)((even & (int16_t)255) | (odd & (int16_t)-256));
