@@ -110,6 +110,12 @@ Block<float> multiply_many(const cpu::Kernels& kernels, cpu::Format format, cons
   return out;
 }
 
+Block<uint8_t> weight_of(cpu::Format format, int64_t n, int64_t k, bool interleaved) {
+  Block<uint8_t> plain = stored(format, n, k);
+  if (!interleaved) return plain;
+  return interleaved_copy(format, plain, n, k);
+}
+
 // Two sets that differ only in how they multiply integers.
 void check_same_bits(const cpu::Kernels& kernels, const cpu::Kernels& others) {
   constexpr int64_t n = 48, k = 768;
@@ -119,14 +125,28 @@ void check_same_bits(const cpu::Kernels& kernels, const cpu::Kernels& others) {
         const auto format = static_cast<cpu::Format>(i);
         if (interleaved && !cpu::can_interleave(format, n, k)) continue;
         const Block<float> x = sample<float>(m * k);
-        const Block<uint8_t> plain = stored(format, n, k);
-        const Block<uint8_t> copy = interleaved ? interleaved_copy(format, plain, n, k) : Block<uint8_t>(0);
-        const Block<uint8_t>& weight = interleaved ? copy : plain;
+        const Block<uint8_t> weight = weight_of(format, n, k, interleaved);
         const Block<float> one = multiply_many(kernels, format, x, weight, n, k, interleaved),
                            other = multiply_many(others, format, x, weight, n, k, interleaved);
         expect(std::memcmp(one.data.get(), other.data.get(), sizeof(float) * m * n) == 0,
                "two sets agree to the bit");
       }
+}
+
+// A row among many, and alone: blocks of 256 are multiplied and added in one order, whatever the way.
+void check_bits_in_company(const cpu::Kernels& kernels, cpu::Format format, bool interleaved) {
+  constexpr int64_t m = 103, n = 48, k = 768;
+  if (interleaved && !cpu::can_interleave(format, n, k)) return;
+  const Block<float> x = sample<float>(m * k);
+  const Block<uint8_t> weight = weight_of(format, n, k, interleaved);
+  const Block<float> all = multiply_many(kernels, format, x, weight, n, k, interleaved);
+  for (int64_t row : {0, 95, 96, 102}) {
+    Block<float> alone(k);
+    std::copy_n(x.data.get() + row * k, k, alone.data.get());
+    const Block<float> one = multiply_many(kernels, format, alone, weight, n, k, interleaved);
+    expect(std::memcmp(one.data.get(), all.data.get() + row * n, sizeof(float) * n) == 0,
+           "a row has the same bits alone");
+  }
 }
 
 // The same bytes by the two ways that there are to unpack them.
@@ -183,6 +203,8 @@ void check_few_rows(const cpu::Kernels& kernels) {
       for (int64_t rows : {1, 2, 4, 8})
         check_linear<T>(kernels, format, rows, 37, of == 1 ? 96 : 3 * of, true);
       check_linear<T>(kernels, format, 1, 8, of == 1 ? 96 : 1184 / of * of, true);
+      if (of == 256)
+        for (const bool interleaved : {false, true}) check_bits_in_company(kernels, format, interleaved);
       check_dequantize(kernels, format);
       check_refused(kernels, format);
     }

@@ -13,7 +13,7 @@
 #include "gemv_floats.inl"
 #include "interleaved.inl"
 #include "operands.inl"
-#include "word_panels_256.inl"
+#include "several_rows_256.inl"
 
 namespace cpu::ISA {
 namespace {

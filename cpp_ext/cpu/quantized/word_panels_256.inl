@@ -43,13 +43,13 @@ constexpr bool kByWords = A::kSigned && A::kChain == 1;
 // words: the even codes, and 64 pairs later the odd ones.
 struct WordPanel {
   int32_t pairs[128][LANES];
-  float scale[LANES], unused[16 - LANES % 16];
+  float scale[LANES];
 };
 
 // A block of a row of x, with its pairs in the order of a panel's.
-struct WordsOfRow {
+struct alignas(64) WordsOfRow {
   int32_t pairs[128];
-  float scale, unused[15];
+  float scale;
 };
 
 template <class A>
@@ -85,12 +85,13 @@ struct WordWork {
   int64_t some;
 };
 
-// The totals of V panels from v on with M rows of x from m on += the products of their blocks
+// The totals of V panels from v0 on with M rows of x from m0 on += the products of their blocks
 template <class A, int V, int M, class Work>
 INLINE void add_word_panels(Work& work, int64_t v0, int64_t m0) {
   for (int64_t b = 0; b < work.some; ++b) {
-    const WordPanel* const panels[2] = {&work.panels[v0][b], &work.panels[v0 + V - 1][b]};
+    const WordPanel* panels[V];
     const WordsOfRow* x[M];
+    for (int v = 0; v < V; ++v) panels[v] = &work.panels[v0 + v][b];
     for (int m = 0; m < M; ++m) x[m] = &work.x[m0 + m][b];
     Int sum[V][M] = {};
 #pragma GCC unroll 4
@@ -166,35 +167,6 @@ void many_rows_by_words(const LinearPart& part, UnpackPanel<A>* unpack) {
     multiply_words<A, 64 / LANES, kMany, 2>(part, m, smaller(kMany, rows - m), unpack);
 }
 #endif
-
-// Many rows of x are taken in parts, and panels of 64 rows of weights stay in the second cache.
-template <class A>
-void many_rows256(const LinearPart& part, UnpackPanel<A>* unpack) {
-#ifdef WORD_PANELS
-  if constexpr (kByWords<A>) return many_rows_by_words<A>(part, unpack);
-#endif
-  constexpr int kMany = 96;
-  const int64_t per_row = part.with_rounding_error ? 2 : 1;
-  for (int64_t m = 0; m < part.m; m += kMany / per_row)
-    multiply_panels<A, kMany, 64 / LANES, 4>(part, m, smaller(kMany, part.packed_rows() - m * per_row),
-                                             unpack);
-}
-
-// A few rows of x are multiplied by a panel while it is in the first cache.
-template <class F>
-void by_panels256(const LinearPart& part) {
-  using A = ArithmeticOf<F>;
-  constexpr int kFew = kDecodeRows;
-  part.packed_rows() <= kFew ? multiply_panels<A, kFew, 1, 1>(part, 0, part.packed_rows(), unpack_rows<F>)
-                             : many_rows256<A>(part, unpack_rows<F>);
-}
-
-template <class F>
-void several_rows256(const LinearPart& part) {
-  if constexpr (!F::kSigned)
-    if (part.packed_rows() == 3) return few_rows256<F, 3>(part);
-  by_panels256<F>(part);
-}
 
 }  // namespace stored
 }  // namespace
