@@ -3,7 +3,7 @@
 #define AIRLLM_MATMUL_STORED_INL
 #include "../quantized/blocks_256.inl"
 #include "../quantized/blocks_32.inl"
-#include "../quantized/blocks_codes.inl"
+#include "../quantized/blocks_codebook.inl"
 #include "../quantized/gemm.h"
 #include "matmul.inl"
 

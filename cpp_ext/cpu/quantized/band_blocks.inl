@@ -2,7 +2,7 @@
 // each lane.
 #ifndef AIRLLM_BAND_BLOCKS_INL
 #define AIRLLM_BAND_BLOCKS_INL
-#include "blocks_codes.inl"
+#include "blocks_codebook.inl"
 #include "gemv_32.inl"
 #include "interleaved.h"
 #include "panels_256.inl"

@@ -1,7 +1,7 @@
 // Formats of blocks of 256 signed codes: w = step sub_scale code. A block has one step, and sub-blocks of
-// kUnit, 16 or 32, values have small integers as their scales. The codes are levels of a table (iq4_xs),
-// ternary digits (tq1_0, tq2_0), or vectors of a codebook (iq1, iq2, iq3). airllm/formats/ says what each
-// byte means.
+// kUnit, 16 or 32, values have small integers as their scales. The codes are levels of a table (iq4_xs) or
+// ternary digits (tq1_0, tq2_0); blocks_codebook.inl has those of codebooks (iq1, iq2, iq3).
+// airllm/formats/ says what each byte means.
 //
 // A format is a struct derived from BlockOfCodes. It has
 //   step(block)            the float32 scale of the block
@@ -11,9 +11,8 @@
 //   piece(block, p)        what is looked up in a codebook, or stored
 //   rest(block, p)         the signs, what is added, or powers of 3
 //   code(piece, rest)      for vectors of any length, so that several pieces share instructions
-//   Parts(block)           what is found of a whole block first, with piece(p), and rest(v) of a whole
-//   vector,
-//                          where that is faster
+//   Parts(block)           what is found of a whole block first, with the pieces(v) and the rest(v) of a
+//                          vector, where that is faster
 // or, where codes are fields of the stored bytes, StoredFields as its Reader, and unpack().
 #ifndef AIRLLM_BLOCKS_CODES_INL
 #define AIRLLM_BLOCKS_CODES_INL
@@ -21,7 +20,6 @@
 
 #include "blocks_256.inl"
 #include "blocks_32.inl"
-#include "codebooks.h"
 #include "formats.h"
 
 namespace cpu::ISA {
@@ -33,7 +31,9 @@ template <class F>
 struct PartsOfBlock {
   const uint8_t* block;
   explicit INLINE PartsOfBlock(const uint8_t* p) : block(p) {}
-  INLINE Sixteen piece(int p) const { return F::piece(block, p); }
+  INLINE Bytes pieces(int v) const {
+    return bytes_of_pieces([&](int i) { return F::piece(block, v * kStep / 16 + i); });
+  }
   INLINE Bytes rest(int v) const {
     return bytes_of_pieces([&](int i) { return F::rest(block, v * kStep / 16 + i); });
   }
@@ -44,10 +44,7 @@ template <class F>
 struct CodesOfPieces {
   typename F::Parts parts;
   explicit INLINE CodesOfPieces(const char* p) : parts(reinterpret_cast<const uint8_t*>(p)) {}
-  INLINE Bytes vector(int v) const {
-    const int first = v * kStep / 16;
-    return F::code(bytes_of_pieces([&](int i) { return parts.piece(first + i); }), parts.rest(v));
-  }
+  INLINE Bytes vector(int v) const { return F::code(parts.pieces(v), parts.rest(v)); }
 };
 
 template <class F>
@@ -269,202 +266,6 @@ struct DigitsInOrder {
 
 struct DigitsOfTQ1_0 : Digits<TQ1_0> {
   using Reader = DigitsInOrder;
-};
-
-// ---- codebooks: vectors of 4 or 8 positive values, with signs
-
-constexpr uint64_t kEachByte = 0x0101010101010101u;
-
-// The block's float16 is its first number; kDivisor of its parts are a step. A sub-block has 2 s + 1 steps; a
-// format has s of eight sub-blocks, scale_bits(block, i). Of eight values, it has the index(block, number) of
-// their vector in kBook, and signs(block, number), a byte of ones for each negative value.
-template <class F, Format kFormat>
-struct CodebookBlock : BlockOfCodes<F, kFormat> {
-  static INLINE float step(const uint8_t* block) { return half_at(block) * (1.f / F::kDivisor); }
-  static INLINE auto sub_blocks(const char* p) {
-    SubBlocks<F::kUnit> sub = {};
-    for (int i = 0; i < sub.kWords; ++i)
-      sub.scales[i] = F::scale_bits(reinterpret_cast<const uint8_t*>(p), i) * (int16_t)2 + (int16_t)1;
-    return sub;
-  }
-  static INLINE int sub_scale(const uint8_t* block, int j) {
-    return 2 * F::scale_bits(block, j / 8)[j % 8] + 1;
-  }
-  template <class Index>
-  static INLINE Sixteen piece_of(int p, const Index& index) {
-    return (Sixteen)TwoLongs{F::kBook.words[index(2 * p)], F::kBook.words[index(2 * p + 1)]};
-  }
-  static INLINE Sixteen piece(const uint8_t* block, int p) {
-    return F::piece_of(p, [=](int number) { return F::index(block, number); });
-  }
-  static INLINE Sixteen rest(const uint8_t* block, int p) {
-    return (Sixteen)TwoLongs{F::signs(block, 2 * p), F::signs(block, 2 * p + 1)};
-  }
-  template <class V>
-  static INLINE V code(V values, V negative) {
-    return (values ^ negative) - negative;
-  }
-};
-
-// The indices of a block, found eight at a time by F::indices(block, i).
-template <class F>
-struct IndexedParts : PartsOfBlock<F> {
-  alignas(16) uint16_t index[F::kIndices];
-  explicit INLINE IndexedParts(const uint8_t* block) : PartsOfBlock<F>(block) {
-    for (int i = 0; i < F::kIndices / 8; ++i)
-      *reinterpret_cast<EightWordsInMemory*>(index + 8 * i) = F::indices(block, i);
-    __asm__("" : "+m"(index));  // else GCC takes each from a vector, which is slower than a load
-  }
-  INLINE Sixteen piece(int p) const {
-    return F::piece_of(p, [&](int number) { return index[number]; });
-  }
-};
-
-// With the signs as bits, from byte kSigns on.
-template <class F, class Base>
-struct WithSignBits : Base {
-  explicit INLINE WithSignBits(const uint8_t* block) : Base(block) {}
-  INLINE Bytes rest(int v) const {
-    return ones_of_bits(reinterpret_cast<const char*>(this->block) + F::kSigns + v * kStep / 8);
-  }
-};
-
-INLINE EightWords eight_nibbles(const uint8_t* p) { return words_of(bytes_of_fields<4>(four_at(p))); }
-
-// The highest four bits of eight uint64, and of eight uint32.
-INLINE EightWords highest_of_longs(const uint8_t* p) {
-  TwoLongs all = {};
-  for (int i = 0; i < 4; ++i) all |= (TwoLongs)load_sixteen(p + 16 * i) >> 60 << 16 * i;
-  return __builtin_shufflevector((EightWords)all, (EightWords)all, 0, 4, 1, 5, 2, 6, 3, 7);
-}
-INLINE EightWords highest_of_words(const uint8_t* p) {
-  const FourUnsigned low = (FourUnsigned)load_sixteen(p) >> 28,
-                     high = (FourUnsigned)load_sixteen(p + 16) >> 28, all = low | high << 16;
-  return __builtin_shufflevector((EightWords)all, (EightWords)all, 0, 2, 4, 6, 1, 3, 5, 7);
-}
-
-struct IQ2_XXS : CodebookBlock<IQ2_XXS, kIQ2_XXS> {
-  static constexpr int kUnit = 32, kDivisor = 8, kLargest = 43;
-  static constexpr const auto& kBook = kBookIQ2_XXS;
-  static INLINE EightWords scale_bits(const uint8_t* block, int) { return highest_of_longs(block + 2); }
-  static INLINE int index(const uint8_t* block, int number) { return block[2 + number / 4 * 8 + number % 4]; }
-  static INLINE uint64_t signs(const uint8_t* block, int number) {
-    return kSignMasks.of_seven[four_at(block + 6 + number / 4 * 8) >> number % 4 * 7 & 127];
-  }
-};
-
-struct IQ2_XS : CodebookBlock<IQ2_XS, kIQ2_XS> {
-  static constexpr int kUnit = 16, kDivisor = 8, kLargest = 43;
-  static constexpr const auto& kBook = kBookIQ2_XS;
-  static INLINE EightWords scale_bits(const uint8_t* block, int i) {
-    return eight_nibbles(block + 66 + 4 * i);
-  }
-  static INLINE int index(const uint8_t* block, int number) { return pair_at(block + 2 + 2 * number) & 511; }
-  static INLINE uint64_t signs(const uint8_t* block, int number) {
-    return kSignMasks.of_seven[pair_at(block + 2 + 2 * number) >> 9];
-  }
-};
-
-struct IQ2_S : CodebookBlock<IQ2_S, kIQ2_S> {
-  static constexpr int kUnit = 16, kDivisor = 8, kLargest = 43, kSigns = 34;
-  static constexpr const auto& kBook = kBookIQ2_S;
-  using Parts = WithSignBits<IQ2_S, PartsOfBlock<IQ2_S>>;
-  static INLINE EightWords scale_bits(const uint8_t* block, int i) {
-    return eight_nibbles(block + 74 + 4 * i);
-  }
-  static INLINE int index(const uint8_t* block, int number) {
-    return block[2 + number] | (block[66 + number / 4] >> number % 4 * 2 & 3) << 8;
-  }
-  static INLINE uint64_t signs(const uint8_t* block, int number) {
-    return kSignMasks.of_eight[block[kSigns + number]];
-  }
-};
-
-// With vectors of four values.
-template <class F, Format kFormat>
-struct CodebookOfFours : CodebookBlock<F, kFormat> {
-  template <class Index>
-  static INLINE Sixteen piece_of(int p, const Index& index) {
-    const auto& words = F::kBook.words;
-    return (Sixteen)FourUnsigned{words[index(4 * p)], words[index(4 * p + 1)], words[index(4 * p + 2)],
-                                 words[index(4 * p + 3)]};
-  }
-};
-
-struct IQ3_XXS : CodebookOfFours<IQ3_XXS, kIQ3_XXS> {
-  static constexpr int kUnit = 32, kDivisor = 4, kLargest = 62;
-  static constexpr const auto& kBook = kBookIQ3_XXS;
-  static INLINE EightWords scale_bits(const uint8_t* block, int) { return highest_of_words(block + 66); }
-  static INLINE int index(const uint8_t* block, int number) { return block[2 + number]; }
-  static INLINE uint64_t signs(const uint8_t* block, int number) {
-    return kSignMasks.of_seven[four_at(block + 66 + number / 4 * 4) >> number % 4 * 7 & 127];
-  }
-};
-
-struct IQ3_S : CodebookOfFours<IQ3_S, kIQ3_S> {
-  static constexpr int kUnit = 32, kDivisor = 1, kLargest = 15, kIndices = 64, kSigns = 74;
-  static constexpr const auto& kBook = kBookIQ3_S;
-  using Parts = WithSignBits<IQ3_S, IndexedParts<IQ3_S>>;
-  static INLINE EightWords scale_bits(const uint8_t* block, int) { return eight_nibbles(block + 106); }
-  static INLINE int index(const uint8_t* block, int number) {
-    return block[2 + number] | (block[66 + number / 8] >> number % 8 & 1) << 8;
-  }
-  static INLINE EightWords indices(const uint8_t* block, int i) {
-    const EightUnsigned ninth =
-        (EightUnsigned{} + block[66 + i]) * EightUnsigned{256, 128, 64, 32, 16, 8, 4, 2};
-    const EightWords low = words_at(reinterpret_cast<const char*>(block) + 2 + 8 * i) & (int16_t)255;
-    return low | (EightWords)(ninth & (uint16_t)256);
-  }
-  static INLINE uint64_t signs(const uint8_t* block, int number) {
-    return kSignMasks.of_eight[block[kSigns + number]];
-  }
-};
-
-// ---- iq1: vectors of -8, 0 and 8 eighths, to which 1 is added, or -1 where a bit is set
-
-template <class F, Format kFormat>
-struct CodebookOfSigns : CodebookBlock<F, kFormat> {
-  static constexpr int kDivisor = 8, kLargest = 9;
-  static constexpr const auto& kBook = kBookIQ1;
-  template <class V>
-  static INLINE V code(V values, V added) {
-    return values + added;
-  }
-};
-INLINE uint64_t eight_added(uint32_t negative) { return negative ? ~uint64_t{0} : kEachByte; }
-
-struct IQ1_S : CodebookOfSigns<IQ1_S, kIQ1_S> {
-  static constexpr int kUnit = 32;
-  static INLINE EightWords scale_bits(const uint8_t* block, int) {
-    return (EightWords)((EightUnsigned)load_sixteen(block + 34) >> 12 & (uint16_t)7);
-  }
-  static INLINE int index(const uint8_t* block, int number) {
-    return block[2 + number] | (pair_at(block + 34 + number / 4 * 2) >> number % 4 * 3 & 7) << 8;
-  }
-  static INLINE Sixteen rest(const uint8_t* block, int p) {
-    return Sixteen{} + static_cast<int8_t>(1 - 2 * (block[35 + p / 2 * 2] >> 7));
-  }
-};
-
-struct IQ1_M : CodebookOfSigns<IQ1_M, kIQ1_M> {
-  static constexpr int kUnit = 16;
-  static INLINE float step(const uint8_t* block) {  // a nibble of the float16 is above four scales
-    uint32_t bits = 0;
-    for (int i = 0; i < 4; ++i) bits |= (pair_at(block + 48 + 2 * i) >> 12) << 4 * i;
-    const uint8_t half[2] = {static_cast<uint8_t>(bits), static_cast<uint8_t>(bits >> 8)};
-    return half_at(half) * (1.f / kDivisor);
-  }
-  static INLINE EightWords scale_bits(const uint8_t* block, int i) {  // four of three bits in each word
-    constexpr uint64_t kEachWord = 0x0001000100010001u;
-    const TwoLongs each = {kEachWord * pair_at(block + 48 + 4 * i), kEachWord * pair_at(block + 50 + 4 * i)};
-    return (EightWords)((EightUnsigned)each * EightUnsigned{512, 64, 8, 1, 512, 64, 8, 1} >> 9 & (uint16_t)7);
-  }
-  static INLINE int index(const uint8_t* block, int number) {
-    return block[number] | (nibble_at(block + 32, number) & 7) << 8;
-  }
-  static INLINE uint64_t signs(const uint8_t* block, int number) {
-    return eight_added(nibble_at(block + 32, number) >> 3);
-  }
 };
 
 }  // namespace stored

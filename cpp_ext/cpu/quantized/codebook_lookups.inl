@@ -9,7 +9,7 @@
 #include "../targets/avx512_instructions.inl"
 #include "../targets/region.h"
 #endif
-#include "blocks_codes.inl"
+#include "blocks_codebook.inl"
 #include "gemv_256.inl"
 
 namespace cpu::ISA {

@@ -3,7 +3,7 @@
 #ifndef AIRLLM_CONVERSIONS_INL
 #define AIRLLM_CONVERSIONS_INL
 #include "blocks_32.inl"
-#include "blocks_codes.inl"
+#include "blocks_codebook.inl"
 #include "gemv_256.inl"
 #include "pack.inl"
 

@@ -5,8 +5,9 @@
 namespace cpu {
 
 // A row for each block format: its name here and in files, ggml's number for it, values in a block, bytes in
-// a block, and whether there is a quantizer. A struct of that name in blocks_32.inl, blocks_256.inl or
-// blocks_codes.inl defines how a block is unpacked; everything else is derived from this table.
+// a block, and whether there is a quantizer. A struct of that name in blocks_32.inl, blocks_256.inl,
+// blocks_codes.inl or blocks_codebook.inl defines how a block is unpacked; everything else is derived from
+// this table.
 // airllm/formats/ has the same table and says what each byte means.
 #define AIRLLM_BLOCK_FORMATS(FORMAT)             \
   FORMAT(Q8_0, "q8_0", 8, 32, 34, true)          \

@@ -16,7 +16,7 @@
 #include "../simd/transpose.inl"
 #include "blocks_256.inl"
 #include "blocks_32.inl"
-#include "blocks_codes.inl"
+#include "blocks_codebook.inl"
 #include "gemm.h"
 #include "interleaved.inl"
 

@@ -100,14 +100,21 @@ template <class F>
 struct OfFewRows {
   using Format = F;
 };
-template <>
-struct OfFewRows<TQ1_0> {
-  using Format = DigitsOfTQ1_0;
-};
-template <>
-struct OfFewRows<TQ2_0> {
-  using Format = DigitsOfTQ2_0;
-};
+#define OF_FEW_ROWS(F, ...)     \
+  template <>                   \
+  struct OfFewRows<F> {         \
+    using Format = __VA_ARGS__; \
+  };
+OF_FEW_ROWS(TQ1_0, DigitsOfTQ1_0)
+OF_FEW_ROWS(TQ2_0, DigitsOfTQ2_0)
+OF_FEW_ROWS(IQ2_XXS, BesideSigns<IQ2_XXS>)
+OF_FEW_ROWS(IQ2_XS, BesideSigns<IQ2_XS>)
+OF_FEW_ROWS(IQ2_S, BesideSigns<IQ2_S>)
+OF_FEW_ROWS(IQ3_XXS, BesideSigns<IQ3_XXS>)
+OF_FEW_ROWS(IQ3_S, BesideSigns<IQ3_S>)
+OF_FEW_ROWS(IQ1_S, FromZero<IQ1_S>)
+OF_FEW_ROWS(IQ1_M, FromZero<IQ1_M>)
+#undef OF_FEW_ROWS
 
 template <class F>
 constexpr FewRows few_rows_of_blocks() {

@@ -4,7 +4,7 @@
 #define AIRLLM_PANELS_256_INL
 #include "../simd/matrix_products.inl"
 #include "../simd/transpose.inl"
-#include "blocks_codes.inl"
+#include "blocks_codebook.inl"
 #include "gemv_256.inl"
 
 namespace cpu::ISA {

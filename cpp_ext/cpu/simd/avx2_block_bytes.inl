@@ -37,6 +37,25 @@ INLINE Bytes from_table(Sixteen table, Bytes index) {
   return (Bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256((__m128i)table), (__m256i)index);
 }
 
+// Each word is loaded into all lanes and blended in: what puts a word into one lane has a single port.
+template <class Word>
+INLINE Bytes bytes_of_words(const Word& word) {
+  if constexpr (sizeof word(0) == 8) {
+    const auto each = [&](int i) { return _mm256_set1_epi64x(static_cast<long long>(word(i))); };
+    const __m256i low = _mm256_blend_epi32(each(0), each(1), 0x0c),
+                  high = _mm256_blend_epi32(each(2), each(3), 0xc0);
+    return (Bytes)_mm256_blend_epi32(low, high, 0xf0);
+  } else {
+    const auto each = [&](int i) { return _mm256_set1_epi32(static_cast<int>(word(i))); };
+    const __m256i first = _mm256_blend_epi32(each(0), each(1), 0x02),
+                  second = _mm256_blend_epi32(each(2), each(3), 0x08),
+                  third = _mm256_blend_epi32(each(4), each(5), 0x20),
+                  fourth = _mm256_blend_epi32(each(6), each(7), 0x80);
+    return (Bytes)_mm256_blend_epi32(_mm256_blend_epi32(first, second, 0x0c),
+                                     _mm256_blend_epi32(third, fourth, 0xc0), 0xf0);
+  }
+}
+
 template <int kStride>
 INLINE Bytes pieces(const char* p) {
   return (Bytes)_mm256_inserti128_si256(_mm256_castsi128_si256((__m128i)load_sixteen(p)),
@@ -56,9 +75,14 @@ INLINE Bytes eights(const char* p) {
   return (Bytes)_mm256_shuffle_epi8(both, index);
 }
 
+INLINE Bytes each_eight_times(const char* p) {
+  const __m256i index = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2,
+                                         2, 3, 3, 3, 3, 3, 3, 3, 3);
+  return (Bytes)_mm256_shuffle_epi8((__m256i)four_in_all_lanes(p), index);
+}
 INLINE Bytes ones_of_bits(const char* p) {
   const Bytes masks = (Bytes)(Longs{} + 0x8040201008040201u);
-  return (eights<2>(p) & masks) == masks;
+  return (each_eight_times(p) & masks) == masks;
 }
 
 template <int kStride>

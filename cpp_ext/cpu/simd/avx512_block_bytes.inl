@@ -87,6 +87,14 @@ INLINE Bytes eights(Group p) {
   return (Bytes)_mm512_shuffle_epi8(each, index);
 }
 
+INLINE Bytes each_eight_times(const char* p) {
+  long long eight;
+  __builtin_memcpy(&eight, p, 8);
+  const __m512i index =
+      _mm512_set_epi64(0x0707070707070707, 0x0606060606060606, 0x0505050505050505, 0x0404040404040404,
+                       0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
+  return (Bytes)_mm512_shuffle_epi8(_mm512_set1_epi64(eight), index);
+}
 INLINE Bytes ones_of_bits(const char* p) {
   __mmask64 bits;
   __builtin_memcpy(&bits, p, 8);

@@ -70,10 +70,11 @@ INLINE Bytes eights(Group p) {
   return load_bytes(all);
 }
 
-// Bytes of ones where the bits at p are set, of a whole vector.
+// The first bytes at p, each eight times, and bytes of ones where the bits at p are set, of a whole vector.
+INLINE Bytes each_eight_times(const char* p) { return eights<2>(p); }
 INLINE Bytes ones_of_bits(const char* p) {
   const Bytes masks = (Bytes)(Longs{} + 0x8040201008040201u);
-  return (eights<2>(p) & masks) == masks;
+  return (each_eight_times(p) & masks) == masks;
 }
 
 // A float16 of each block, in its four lanes.

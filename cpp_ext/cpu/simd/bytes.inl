@@ -51,6 +51,19 @@ INLINE Bytes bytes_of_pieces(const Piece& piece) {
   else
     return (Bytes)joined(joined(piece(0), piece(1)), joined(piece(2), piece(3)));
 }
+// As many words of four or eight bytes as a vector has: word(0), word(1) ...
+#if LANES != 8  // else in avx2_block_bytes.inl
+template <class Word, int... I>
+INLINE Bytes bytes_of_words(const Word& word, std::integer_sequence<int, I...>) {
+  typedef decltype(word(0)) Each __attribute__((vector_size(4 * LANES)));
+  return (Bytes)Each{word(I)...};
+}
+template <class Word>
+INLINE Bytes bytes_of_words(const Word& word) {
+  constexpr int kWords = 4 * LANES / static_cast<int>(sizeof word(0));
+  return bytes_of_words(word, std::make_integer_sequence<int, kWords>{});
+}
+#endif
 
 // `bits` of each byte, starting at bit `shift`.
 INLINE Bytes field(Bytes v, int shift, int mask) { return (Bytes)((Words)v >> shift) & (int8_t)mask; }
