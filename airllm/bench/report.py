@@ -324,7 +324,8 @@ def rounds(result: Result) -> str:
         f" ~: the middle half of its calls is spread over more than {NOISY:.0%} of it, or its best call took "
     )
     noisy += f"less than {FAR:.0%} of it."
-    text = f"Each time is the median of {high if low == high else f'{low} to {high}'} rounds{few}."
+    several = f"the median of {high if low == high else f'{low} to {high}'} rounds"
+    text = f"Each time is {several if high > 1 else 'of one round'}{few}."
     return text + (noisy if any(map(is_noisy, result["speed"])) else "")
 
 

@@ -219,6 +219,8 @@ def test_what_there_was_no_time_for_is_said(result):
         row["rounds"] = 7
     result["speed"][0]["rounds"], result["checks_left_out"] = 1, 12
     assert report.rounds(result).startswith("Each time is the median of 1 to 7 rounds (*: fewer than 3")
+    one = {"speed": [{"rounds": 1}]}
+    assert report.rounds(one).startswith("Each time is of one round (*: fewer than 3")
     console = report.console(record=True)
     console.print(report.tests_table(result))
     for table in report.speed_tables(result):

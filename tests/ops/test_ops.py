@@ -17,6 +17,12 @@ from airllm.tensor_ops import OPS
 # Lengths around every vector width (4, 8, 16 lanes), a tile's edge, and rows too long for a cache.
 LENGTHS = (1, 3, 4, 5, 8, 15, 16, 17, 31, 33, 64, 100, 257, 4099, 9001)
 BATCHES = ((), (3,), (2, 2))
+# Of two long axes of a cache, the one over which there is no sum: both would be gigabytes.
+SHORTER = {
+    "attention": {"d": 130, "s": 700},
+    "attention_scores": {"s": 700},
+    "weighted_sum_rows": {"d": 700},
+}
 ELEMENTWISE = ("silu", "gelu")
 BY_ROW = ("silu", "gelu", "softmax", "rms_norm")
 
@@ -40,8 +46,7 @@ def sizes(length, batch=()):
 
 
 def sizes_of(op, length, batch=()):
-    short = {"d": min(length, 130), "s": min(length, 700)} if op.name == "attention" else {}
-    return sizes(length, batch) | short
+    return sizes(length, batch) | {axis: min(length, most) for axis, most in SHORTER.get(op.name, {}).items()}
 
 
 def sample(op, dtype, length, batch=(2,), seed=0):
