@@ -195,7 +195,8 @@ class Bandwidth:
 
 
 def bandwidth(nbytes: int | None = None, seconds: float = 0.5) -> Bandwidth:
-    """Measure with arrays far larger than the last-level cache (`nbytes` each).
+    """Measure with an array far larger than the last-level cache (`nbytes`), which is read, and one half of
+    which is copied to the other.
 
     With the C++ backend, both probes use all threads and non-temporal stores. Without it, they are NumPy's
     copy and sum on one thread, which is slower than most machines' memory. `how` says which.
@@ -203,23 +204,23 @@ def bandwidth(nbytes: int | None = None, seconds: float = 0.5) -> Bandwidth:
     from airllm.backends import open_backend
 
     own = next((open_backend(name).module for name in config_schema.on_processor()), None)
-    source = np.ones((nbytes or large_array_bytes()) // 4, np.float32)
-    target = np.ones_like(source)
+    both = np.ones((2, (nbytes or large_array_bytes()) // 8), np.float32)
+    source, target = both
     if own and hasattr(own, "copy") and hasattr(own, "read"):
-        calls = {"copy": lambda: own.copy(target, source), "read": lambda: own.read(source)}
+        calls = {"copy": lambda: own.copy(target, source), "read": lambda: own.read(both.reshape(-1))}
         how = f"{own.__name__}'s copy and read, {own.num_threads()} threads"
     else:
-        calls = {"copy": lambda: np.copyto(target, source), "read": lambda: np.max(source)}
+        calls = {"copy": lambda: np.copyto(target, source), "read": lambda: np.max(both)}
         build = config_schema.processor_module()
         how = f"NumPy's copy and max, one thread: build {build} for the machine's real figure"
     taken = compare(calls, seconds)
-    copied, read = 2 * source.nbytes / taken["copy"].median, source.nbytes / taken["read"].median
-    return Bandwidth(copied / 1e9, read / 1e9, f"{how}, arrays of {source.nbytes >> 20} MB")
+    copied, read = (both.nbytes / taken[name].median for name in ("copy", "read"))
+    return Bandwidth(copied / 1e9, read / 1e9, f"{how}, an array of {both.nbytes >> 20} MB")
 
 
-def large_array_bytes() -> int:
-    """Four times the last-level cache, at least 64 MB, at most a sixteenth of this process's memory."""
-    return min(max(4 * last_cache_bytes(), 64 << 20), max(host_memory()[0] // 16, 16 << 20))
+def large_array_bytes(caches: float = 4) -> int:
+    """So many times the last-level cache, at least 64 MB, at most a sixteenth of this process's memory."""
+    return min(max(int(caches * last_cache_bytes()), 64 << 20), max(host_memory()[0] // 16, 16 << 20))
 
 
 def last_cache_bytes() -> int:

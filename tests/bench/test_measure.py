@@ -77,7 +77,7 @@ def test_quartiles():
 def test_bandwidth_says_how_it_was_measured():
     found = measure.bandwidth(nbytes=8 << 20, seconds=0.02)
     assert 0.1 < found.copy < 1e5 and 0.1 < found.read < 1e5
-    assert "arrays of 8 MB" in found.how
+    assert "an array of 8 MB" in found.how
 
 
 def test_threads_are_equal_and_go_back():
