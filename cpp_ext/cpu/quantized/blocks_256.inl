@@ -69,6 +69,7 @@ struct BlockOf256 {
   };
 
   using PanelReader = Reader;
+  using OfFewRows = F;
 
   static INLINE float block_scale(const char* p) { return half_at(p + F::kScale); }
 

@@ -16,11 +16,17 @@ namespace stored {
 
 constexpr uint64_t kEachByte = 0x0101010101010101u;
 
+template <class Base>
+struct BesideSigns;
+template <class Base>
+struct FromZero;
+
 // The block's float16 is its first number; kDivisor of its parts are a step. A sub-block has 2 s + 1 steps; a
 // format has s of eight sub-blocks, scale_bits(block, i). Of eight values, it has the index(block, number) of
 // their vector in kBook, and signs(block, number), a byte of ones for each negative value.
 template <class F, Format kFormat>
 struct CodebookBlock : BlockOfCodes<F, kFormat> {
+  using OfFewRows = BesideSigns<F>;
   static INLINE float step(const uint8_t* block) { return half_at(block) * (1.f / F::kDivisor); }
   static INLINE auto sub_blocks(const char* p) {
     SubBlocks<F::kUnit> sub = {};
@@ -263,6 +269,7 @@ template <class F, Format kFormat>
 struct CodebookOfSigns : CodebookBlock<F, kFormat> {
   static constexpr int kDivisor = 8, kLargest = 9;
   static constexpr const auto& kBook = kBookIQ1;
+  using OfFewRows = FromZero<F>;
   template <class V>
   static INLINE V code(V values, V added) {
     return values + added;

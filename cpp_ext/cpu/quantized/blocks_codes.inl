@@ -91,6 +91,7 @@ struct BlockOfCodes {
   using Parts = PartsOfBlock<F>;
   using Reader = CodesOfPieces<F>;
   using PanelReader = CodesInMemory256<F>;
+  using OfFewRows = F;  // the format with the codes that products of a few rows take
   // The number of the 16 values whose codes are field f of the bytes that a reader reads at offset `at`.
   static constexpr int unit(int at, int) { return at / 16; }
 
@@ -171,8 +172,10 @@ struct Digits : Base {
   static constexpr int kZero = 1, kLargest = 2;
 };
 
+struct DigitsOfTQ2_0;
 struct TQ2_0 : TernaryBlock<TQ2_0, kTQ2_0> {  // two bits each
   static constexpr int kScale = 64, kLow = 0, kFields = 4, kBits = 2;
+  using OfFewRows = DigitsOfTQ2_0;
   using Reader = StoredFields<TQ2_0>;
   using PanelReader = Reader;
   static constexpr int unit(int at, int f) { return at / 32 * 8 + 2 * f + at / 16 % 2; }
@@ -216,8 +219,10 @@ INLINE V digits_of(V bytes) {
   return V{} - (V)(bytes > (int8_t)(85 - 128)) - (V)(bytes > (int8_t)(170 - 128));
 }
 
+struct DigitsOfTQ1_0;
 struct TQ1_0 : TernaryBlock<TQ1_0, kTQ1_0> {
   static constexpr int kScale = 52;
+  using OfFewRows = DigitsOfTQ1_0;
   static INLINE Sixteen piece(const uint8_t* block, int p) {
     if (p == 15) return (Sixteen)(FourUnsigned{} + four_at(block + 48));
     return load_sixteen(block + (p < 10 ? p % 2 * 16 : 32));

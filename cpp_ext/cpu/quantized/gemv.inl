@@ -95,34 +95,13 @@ struct FewRows {
 template <class F>
 constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 2>, product<F, 4>};
 
-// The format with the codes that products of a few rows take.
-template <class F>
-struct OfFewRows {
-  using Format = F;
-};
-#define OF_FEW_ROWS(F, ...)     \
-  template <>                   \
-  struct OfFewRows<F> {         \
-    using Format = __VA_ARGS__; \
-  };
-OF_FEW_ROWS(TQ1_0, DigitsOfTQ1_0)
-OF_FEW_ROWS(TQ2_0, DigitsOfTQ2_0)
-OF_FEW_ROWS(IQ2_XXS, BesideSigns<IQ2_XXS>)
-OF_FEW_ROWS(IQ2_XS, BesideSigns<IQ2_XS>)
-OF_FEW_ROWS(IQ2_S, BesideSigns<IQ2_S>)
-OF_FEW_ROWS(IQ3_XXS, BesideSigns<IQ3_XXS>)
-OF_FEW_ROWS(IQ3_S, BesideSigns<IQ3_S>)
-OF_FEW_ROWS(IQ1_S, FromZero<IQ1_S>)
-OF_FEW_ROWS(IQ1_M, FromZero<IQ1_M>)
-#undef OF_FEW_ROWS
-
 template <class F>
 constexpr FewRows few_rows_of_blocks() {
   if constexpr (F::kValues == 32)
     return few_rows_of<Blocks32<F>>;
   else
-    return {packed_bytes256, pack256<F>, few_rows256<typename OfFewRows<F>::Format, 1>,
-            few_rows256<typename OfFewRows<F>::Format, 2>, several_rows256<F>};
+    return {packed_bytes256, pack256<F>, few_rows256<typename F::OfFewRows, 1>,
+            few_rows256<typename F::OfFewRows, 2>, several_rows256<F>};
 }
 
 constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_rows_of<Floats<Float16>>,
