@@ -275,6 +275,7 @@ auto at_import(const Choose& choose) {
 
 PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.doc() = "CPU kernels for airllm, chosen for this CPU when the module loads (AIRLLM_CPU_ISA overrides).";
+  arguments::find_numpy();
   at_import(cpu::choose_threads);
   at_import(cpu::choose_prefetch);
   const cpu::Kernels* const chosen = at_import(cpu::choose_kernels);

@@ -53,6 +53,7 @@ PYBIND11_MODULE(AIRLLM_GPU_MODULE, module) {
   module.doc() =
       "The ops of airllm on GPUs of NVIDIA or AMD. Importing it starts nothing; get_cuda_info() says what "
       "runs.";
+  arguments::find_numpy();
   static PyObject* const driver_error =
       py::exception<CudaError>(module, "DriverError", PyExc_RuntimeError).ptr();
   py::register_local_exception<CompileError>(module, "CompileError", PyExc_RuntimeError);

@@ -203,11 +203,22 @@ inline std::string text_of(PyObject* object, const char* attribute) {
   return py::str(py::reinterpret_borrow<py::object>(object).attr(attribute));
 }
 
+inline PyObject* mapped_array_type() {
+  return kept_object([] { return import_attribute("numpy", "memmap"); });
+}
+
+// Looks up what the checks of arguments need of NumPy. Modules call this when they are imported: pybind11 takes
+// the lock again in a destructor after its first lookup, which would end the process where the interpreter ends
+// the thread there (see interpreter.h).
+inline void find_numpy() {
+  py::detail::npy_api::get();
+  mapped_array_type();
+}
+
 // A NumPy array or a memory-mapped one, such as weights. Other subclasses may define shapes differently.
 inline bool is_array(PyObject* object) {
   if (Py_TYPE(object) == py::detail::npy_api::get().PyArray_Type_) return true;
-  const PyObject* const mapped = kept_object([] { return py::module_::import("numpy").attr("memmap"); });
-  return reinterpret_cast<PyObject*>(Py_TYPE(object)) == mapped;
+  return reinterpret_cast<PyObject*>(Py_TYPE(object)) == mapped_array_type();
 }
 
 inline bool has_flags(PyObject* array, int flags) {

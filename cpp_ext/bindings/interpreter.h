@@ -54,6 +54,17 @@ inline py::object steal(PyObject* object) {
   return py::reinterpret_steal<py::object>(object);
 }
 
+// A new reference to an attribute of a module. Imports run Python code, so no destructor is between them and
+// unless_ended.
+inline py::object import_attribute(const char* module, const char* attribute) {
+  return steal(unless_ended([=]() -> PyObject* {
+    PyObject* const found = PyImport_ImportModule(module);
+    PyObject* const value = found ? PyObject_GetAttrString(found, attribute) : nullptr;
+    Py_XDECREF(found);
+    return value;
+  }));
+}
+
 // The object that `make` returns, one for each type of `make`, kept for the life of the process. Several
 // threads may create it at first, and one result is kept. A static with an initialiser would hold a C++ lock
 // while an import releases the interpreter lock. A second thread would then wait for the C++ lock with the

@@ -104,6 +104,14 @@ for _ in range(2):
     threading.Thread(target=forever, args=(calls[sys.argv[1]],), daemon=True).start()
 time.sleep(0.05)
 """
+# The thread keeps the lock until its first op releases it, long after the main thread asked for it.
+FIRST_OP = """
+import collections, threading, numpy as np, tensor_ops_cpp as c
+from itertools import chain, islice, repeat
+x, many = np.ones((4, 4), np.float32), 10**7
+later = islice(chain(repeat(None, many), [x]), many, None)
+threading.Thread(target=collections.deque, args=(map(c.gelu, later),), daemon=True).start()
+"""
 
 
 @pytest.mark.parametrize("call", ("gelu", "matmul", "weighted_sum_rows", "quantize", "within"))
@@ -111,6 +119,13 @@ def test_a_daemon_thread_within_an_op_does_not_end_the_program_wrongly(call, bin
     """Python 3.10 to 3.13 unwind its stack when they end; nothing of that may stop the process."""
     for _ in range(3):
         done = start_interpreter(DAEMON, call)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_daemon_thread_within_its_first_op_does_not_end_the_program_wrongly(binary):
+    """What is looked up once must not release the lock where a thread cannot be unwound."""
+    for _ in range(3):
+        done = start_interpreter(FIRST_OP)
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -26,10 +26,10 @@ struct Stored {
 
 // Kept for the life of the process. Imported on first use, since not every user has a Quantized.
 inline PyObject* quantized_type() {
-  return kept_object([] { return py::module_::import("airllm.formats").attr("Quantized"); });
+  return kept_object([] { return import_attribute("airllm.formats", "Quantized"); });
 }
 inline PyObject* interleaved_type() {
-  return kept_object([] { return py::module_::import("airllm.formats").attr("Interleaved"); });
+  return kept_object([] { return import_attribute("airllm.formats", "Interleaved"); });
 }
 
 inline py::object attribute(PyObject* object, PyObject* name) {

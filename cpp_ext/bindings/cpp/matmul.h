@@ -10,21 +10,21 @@ namespace [[gnu::visibility("hidden")]] ops {
 // A dense float32 product uses NumPy's BLAS: a second BLAS in the process would compete with it for the
 // cores. An overflow gives infinity, without a warning, as on every backend.
 inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
-  PyObject* const matmul = kept_object([] { return py::module_::import("numpy").attr("matmul"); });
-  PyObject* const errstate = kept_object([] { return py::module_::import("numpy").attr("errstate"); });
+  PyObject* const matmul = kept_object([] { return import_attribute("numpy", "matmul"); });
+  PyObject* const errstate = kept_object([] { return import_attribute("numpy", "errstate"); });
   PyObject* const all = kept_object([] { return py::make_tuple("all"); });
   static PyObject* const ignore = py::str("ignore").release().ptr();
   static PyObject* const enter = PyUnicode_InternFromString("__enter__");
   static PyObject* const exit = PyUnicode_InternFromString("__exit__");
-  const py::object quiet = steal(PyObject_Vectorcall(errstate, &ignore, 0, all));
-  steal(PyObject_CallMethodNoArgs(quiet.ptr(), enter));
+  const py::object quiet = steal(unless_ended([=] { return PyObject_Vectorcall(errstate, &ignore, 0, all); }));
+  steal(unless_ended([&] { return PyObject_CallMethodNoArgs(quiet.ptr(), enter); }));
   PyObject* const operands[] = {a, b, out};
   const auto same = py::reinterpret_steal<py::object>(
       unless_ended([&] { return PyObject_Vectorcall(matmul, operands, 3, nullptr); }));
   {
     const py::error_scope failed;  // keeps the error while errstate exits
     PyObject* const none[] = {quiet.ptr(), Py_None, Py_None, Py_None};
-    steal(PyObject_VectorcallMethod(exit, none, 4, nullptr));
+    steal(unless_ended([&] { return PyObject_VectorcallMethod(exit, none, 4, nullptr); }));
   }
   if (!same) throw py::error_already_set();
   calls.fetch_add(1, std::memory_order_relaxed);
