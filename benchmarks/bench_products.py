@@ -144,11 +144,15 @@ def lay_out(cpp: Any, weights: list[Weight]) -> list[Weight]:
     return [Interleaved(copy, first.format) for copy in data]
 
 
-def in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
-    """The calls in turn. Each is made once before: the first to read new memory took up to twice as long."""
+def in_turn(calls: Sequence[Callable[[], Any]], start: float) -> Callable[[], Any]:
+    """The calls in turn, from this share of them on. Calls with other numbers of rows start elsewhere, else
+    they would find the copy that was just read in a cache. Each is made once before: the first to read new
+    memory took up to twice as long.
+    """
     for call in calls:
         call()
-    turn = itertools.cycle(calls).__next__
+    first = int(start * len(calls))
+    turn = itertools.cycle([*calls[first:], *calls[:first]]).__next__
     return lambda: turn()()
 
 
@@ -181,17 +185,17 @@ def sides(
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Pairs of a key and a call: "8" is ours with 8 rows, "8 ggml" and "8 repacked" are the peer's."""
     like: dict[bool, list[Any]] = {repacked: [None] * len(weights) for repacked in (False, True)}
-    for x in xs:
+    for i, x in enumerate(xs):
         out = np.empty((len(x), len(weights[0])), np.float32)
         ours = [partial(cpp.linear, x, w, out=out) for w in kept]
-        yield str(len(x)), in_turn(ours)
+        yield str(len(x)), in_turn(ours, i / len(xs))
         for side, repacked in (("ggml", False), ("repacked", True)) if peer else ():
             each = zip(weights, like[repacked], strict=True)
             theirs = [peer.product(name, memory_of(w), x, threads, repacked, first) for w, first in each]
             if all(theirs):
                 like[repacked] = theirs
                 check_alike(ours[0](), theirs[0](), f"{side} {name} {len(x)} rows")
-                yield f"{len(x)} {side}", in_turn(theirs)
+                yield f"{len(x)} {side}", in_turn(theirs, i / len(xs))
 
 
 def check_alike(ours: np.ndarray, theirs: np.ndarray, what: str) -> None:

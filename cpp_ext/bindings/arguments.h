@@ -207,9 +207,9 @@ inline PyObject* mapped_array_type() {
   return kept_object([] { return import_attribute("numpy", "memmap"); });
 }
 
-// Looks up what the checks of arguments need of NumPy. Modules call this when they are imported: pybind11 takes
-// the lock again in a destructor after its first lookup, which would end the process where the interpreter ends
-// the thread there (see interpreter.h).
+// Looks up what the checks of arguments need of NumPy. Modules call this when they are imported: pybind11
+// takes the lock again in a destructor after its first lookup, which would end the process where the
+// interpreter ends the thread there (see interpreter.h).
 inline void find_numpy() {
   py::detail::npy_api::get();
   mapped_array_type();

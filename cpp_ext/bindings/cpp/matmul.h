@@ -16,7 +16,8 @@ inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
   static PyObject* const ignore = py::str("ignore").release().ptr();
   static PyObject* const enter = PyUnicode_InternFromString("__enter__");
   static PyObject* const exit = PyUnicode_InternFromString("__exit__");
-  const py::object quiet = steal(unless_ended([=] { return PyObject_Vectorcall(errstate, &ignore, 0, all); }));
+  const py::object quiet =
+      steal(unless_ended([=] { return PyObject_Vectorcall(errstate, &ignore, 0, all); }));
   steal(unless_ended([&] { return PyObject_CallMethodNoArgs(quiet.ptr(), enter); }));
   PyObject* const operands[] = {a, b, out};
   const auto same = py::reinterpret_steal<py::object>(

@@ -1,7 +1,7 @@
-// Products of one to three rows of x with iq1, iq2 and iq3, on sets that select bytes of tables in two
-// registers (AVX512_VBMI). All vectors of a block are looked up together, as numbers of levels of 16 bits
-// each (NumberedCodebook); then the numbers become bytes in order, and the bytes levels. The signs are masks,
-// which negate x.
+// Products with iq1, iq2 and iq3 on sets that select bytes of tables in two registers (AVX512_VBMI). All
+// vectors of a block are looked up together, as numbers of levels of 16 bits each (NumberedCodebook); then
+// the numbers become bytes in order, and the bytes levels. The signs are masks. They negate one to three rows
+// of x, or the codes of panels, which multiply more rows.
 #ifndef AIRLLM_CODEBOOK_LOOKUPS_INL
 #define AIRLLM_CODEBOOK_LOOKUPS_INL
 #ifndef ISA
@@ -10,7 +10,7 @@
 #include "../targets/region.h"
 #endif
 #include "blocks_codebook.inl"
-#include "gemv_256.inl"
+#include "several_rows_256.inl"
 
 namespace cpu::ISA {
 namespace {
@@ -176,6 +176,7 @@ struct CodesAndSigns : Codes, Signs {
   INLINE Bytes with_signs(int v, Bytes x) const {
     return (Bytes)_mm512_mask_sub_epi8((__m512i)x, Signs::negative(v), __m512i{}, (__m512i)x);
   }
+  INLINE Bytes signed_codes(int v) const { return with_signs(v, Codes::vector(v)); }
 };
 
 // The codes of a block with 1 added, or -1 where a sign is set; and 9 more, so that none is negative.
@@ -186,6 +187,7 @@ struct CodesAndOnes : Codes, Signs {
     return Codes::vector(v) +
            (Bytes)_mm512_mask_blend_epi8(Signs::negative(v), _mm512_set1_epi8(10), _mm512_set1_epi8(8));
   }
+  INLINE Bytes signed_codes(int v) const { return vector(v) - (int8_t)9; }
 };
 
 template <class F, class Row>
@@ -198,6 +200,7 @@ struct RowsOfEights {
 
 template <class Base>
 struct LookedUp : Base {
+  using Stored = Base;
   static constexpr bool kSigned = false, kNegatesX = true;
   static constexpr int kZero = 0;
 };
@@ -212,6 +215,7 @@ struct LookedUpEights : LookedUp<Base> {
 };
 template <class F, class Base, template <class> class Signs>
 struct LookedUpOnes : Base {
+  using Stored = Base;
   static constexpr const auto& kBook = kNumberedIQ1;
   static constexpr bool kSigned = false, kInTwos = true;
   static constexpr int kZero = 9, kCount = 2048;
@@ -315,37 +319,72 @@ struct LookedUpIQ1_M : LookedUpOnes<LookedUpIQ1_M, IQ1_M, SignBytes> {
   static constexpr int place_of_signs(int number) { return number / 8 * 16 + number % 8; }
 };
 
-// The kernels for one to three rows of x, by their number; null for formats without lookups.
-struct ByLookups {
-  void (*rows[4])(const LinearPart& part);
+// The codes of a row in order, in memory: those of LANES rows need all registers while they are transposed.
+struct RowOfCodes {
+  alignas(64) int8_t codes[256];
+  INLINE Bytes vector(int v) const { return load_bytes(codes + v * kStep); }
+  template <class Reader>
+  INLINE void set(const Reader& reader) {
+#pragma GCC unroll 4  // makes the number a constant
+    for (int v = 0; v < 256 / kStep; ++v)
+      *reinterpret_cast<BytesInMemory*>(codes + v * kStep) = reader.signed_codes(v);
+  }
 };
-template <class F>
-constexpr ByLookups by_lookups = {{nullptr, few_rows256<F, 1>, few_rows256<F, 2>, few_rows256<F, 3>}};
-
-INLINE const ByLookups* lookups_of(Format format) {
-  switch (format) {
-    case kIQ2_XXS:
-      return &by_lookups<LookedUpIQ2_XXS>;
-    case kIQ2_XS:
-      return &by_lookups<LookedUpIQ2_XS>;
-    case kIQ2_S:
-      return &by_lookups<LookedUpIQ2_S>;
-    case kIQ1_S:
-      return &by_lookups<LookedUpIQ1_S>;
-    case kIQ1_M:
-      return &by_lookups<LookedUpIQ1_M>;
-    case kIQ3_XXS:
-      return &by_lookups<LookedUpIQ3_XXS>;
-    case kIQ3_S:
-      return &by_lookups<LookedUpIQ3_S>;
-    default:
-      return nullptr;
+template <class L>
+INLINE void set_two(RowOfCodes* to, const char* p, const char* other) {
+  if constexpr (L::kInTwos) {
+    const typename L::Readers both(p, other);
+    to[0].set(both.first), to[1].set(both.second);
+  } else {
+    to[0].set(typename L::Reader(p)), to[1].set(typename L::Reader(other));
   }
 }
 
-void linear_by_lookups(const LinearPart& part, void (*otherwise)(const LinearPart& part)) {
-  const ByLookups* const found = part.packed_rows() <= 3 ? lookups_of(part.format) : nullptr;
-  (found ? found->rows[part.packed_rows()] : otherwise)(part);
+template <class L, class F = typename L::Stored>
+void unpack_by_lookups(PanelOf<F>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t next) {
+  const char* w[LANES];
+  set_rows(w, part, n);
+  prefetch_rows<F>(part, next, b);
+  RowOfCodes codes[LANES];
+  for (int r = 0; r < LANES; r += 2) set_two<L>(codes + r, w[r] + b * F::kBytes, w[r + 1] + b * F::kBytes);
+  set_codes<F>(panel, codes, Lanes{});
+  unpack_scales<F>(panel, w, b * F::kBytes);
+}
+
+template <class L>
+void multiply_by_lookups(const LinearPart& part) {
+  switch (part.packed_rows()) {
+    case 1:
+      return few_rows256<L, 1>(part);
+    case 2:
+      return few_rows256<L, 2>(part);
+    case 3:
+      return few_rows256<L, 3>(part);
+    default:
+      return by_panels256<ArithmeticOf<typename L::Stored>>(part, unpack_by_lookups<L>);
+  }
+}
+
+// The kernel of a format with lookups, or another one.
+INLINE LinearKernel* kernel_by_lookups(Format format, LinearKernel* otherwise) {
+  switch (format) {
+    case kIQ2_XXS:
+      return multiply_by_lookups<LookedUpIQ2_XXS>;
+    case kIQ2_XS:
+      return multiply_by_lookups<LookedUpIQ2_XS>;
+    case kIQ2_S:
+      return multiply_by_lookups<LookedUpIQ2_S>;
+    case kIQ1_S:
+      return multiply_by_lookups<LookedUpIQ1_S>;
+    case kIQ1_M:
+      return multiply_by_lookups<LookedUpIQ1_M>;
+    case kIQ3_XXS:
+      return multiply_by_lookups<LookedUpIQ3_XXS>;
+    case kIQ3_S:
+      return multiply_by_lookups<LookedUpIQ3_S>;
+    default:
+      return otherwise;
+  }
 }
 
 }  // namespace stored

@@ -26,6 +26,7 @@ struct LinearPart {
 
   int64_t packed_rows() const { return with_rounding_error ? 2 * m : m; }
 };
+using LinearKernel = void(const LinearPart& part);
 
 // Products with weights of one layout.
 struct ProductKernels {
@@ -34,7 +35,7 @@ struct ProductKernels {
   // receives x minus the values of its blocks; it may be x.
   int64_t (*packed_bytes)(Format format, int64_t k);
   bool (*pack)(Format format, char* to, const float* x, int64_t k, float* error);
-  void (*linear)(const LinearPart& part);
+  LinearKernel* linear;
 };
 
 // Which products prefetch interleaved weights: those with one row of x whose vectors load a whole line of

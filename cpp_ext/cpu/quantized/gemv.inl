@@ -87,9 +87,7 @@ void product(const LinearPart& part) {
 struct FewRows {
   int64_t (*packed_bytes)(int64_t k);
   bool (*pack)(char* to, const float* x, int64_t k, float* error);
-  void (*one)(const LinearPart& part);
-  void (*two)(const LinearPart& part);
-  void (*several)(const LinearPart& part);
+  LinearKernel *one, *two, *several;
 };
 
 template <class F>
@@ -126,7 +124,6 @@ bool pack(Format format, char* to, const float* x, int64_t k, float* error) {
 
 // ---- interleaved weights
 
-using LinearKernel = void(const LinearPart&);
 template <class F>
 constexpr LinearKernel* interleaved_of() {
   if constexpr (words_of(F::kFormat).count)

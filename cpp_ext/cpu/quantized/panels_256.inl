@@ -187,11 +187,9 @@ INLINE Int codes_of_panel(Bytes codes) {
   return (Int)(kMoved ? (Bytes)((UnsignedBytes)codes + (uint8_t)ArithmeticOf<F>::kZero) : codes);
 }
 
-// The block at byte `at` of each row.
-template <class F, int... I>
-INLINE void unpack_panel(PanelOf<F>* panel, const char* const (&w)[LANES], int64_t at,
-                         std::integer_sequence<int, I...>) {
-  const typename F::PanelReader codes[LANES] = {typename F::PanelReader(w[I] + at)...};
+// The codes of a block of each row, of which codes[row].vector(v) are some in order.
+template <class F, class Codes, int... I>
+INLINE void set_codes(PanelOf<F>* panel, const Codes (&codes)[LANES], std::integer_sequence<int, I...>) {
 #pragma GCC unroll 16  // makes the number a constant
   for (int vector = 0; vector < 256 / kStep; ++vector) {
     Int rows[LANES] = {codes_of_panel<F>(codes[I].vector(vector))...};
@@ -205,6 +203,14 @@ INLINE void unpack_panel(PanelOf<F>* panel, const char* const (&w)[LANES], int64
     (store_int(panel->codes[vector * LANES + I], rows[I]), ...);
 #endif
   }
+}
+
+// The block at byte `at` of each row.
+template <class F, int... I>
+INLINE void unpack_panel(PanelOf<F>* panel, const char* const (&w)[LANES], int64_t at,
+                         std::integer_sequence<int, I...> lanes) {
+  const typename F::PanelReader codes[LANES] = {typename F::PanelReader(w[I] + at)...};
+  set_codes<F>(panel, codes, lanes);
   unpack_scales<F>(panel, w, at);
 }
 template <class F>

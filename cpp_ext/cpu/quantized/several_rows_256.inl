@@ -22,12 +22,15 @@ void many_rows256(const LinearPart& part, UnpackPanel<A>* unpack) {
 }
 
 // A few rows of x are multiplied by a panel while it is in the first cache.
+template <class A>
+void by_panels256(const LinearPart& part, UnpackPanel<A>* unpack) {
+  constexpr int kFew = kDecodeRows;
+  part.packed_rows() <= kFew ? multiply_panels<A, kFew, 1, 1>(part, 0, part.packed_rows(), unpack)
+                             : many_rows256<A>(part, unpack);
+}
 template <class F>
 void by_panels256(const LinearPart& part) {
-  using A = ArithmeticOf<F>;
-  constexpr int kFew = kDecodeRows;
-  part.packed_rows() <= kFew ? multiply_panels<A, kFew, 1, 1>(part, 0, part.packed_rows(), unpack_rows<F>)
-                             : many_rows256<A>(part, unpack_rows<F>);
+  by_panels256<ArithmeticOf<F>>(part, unpack_rows<F>);
 }
 
 template <class F>

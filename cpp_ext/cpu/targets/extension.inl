@@ -34,9 +34,8 @@ namespace {
 #if defined(PRODUCTS_OF_PAIRS) || defined(TILES)
 // Products with blocks of 256, as stored and interleaved, and the fewest rows of x for which they are faster
 // than BASE's, as measured.
-using PanelsKernel = void(const LinearPart&);
 struct ByPanels {
-  PanelsKernel *as_stored, *interleaved;
+  LinearKernel *as_stored, *interleaved;
   int64_t fewest_rows, fewest_interleaved_rows;
 };
 
@@ -109,7 +108,7 @@ void linear_interleaved(const LinearPart& part) {
 
 #ifdef LOOKS_UP_BYTES
 void linear(const LinearPart& part) {
-  stored::linear_by_lookups(part, BASE::kernels.stored.as_stored.linear);
+  stored::kernel_by_lookups(part.format, BASE::kernels.stored.as_stored.linear)(part);
 }
 #endif
 
