@@ -118,7 +118,7 @@ def memory_of(weight: Weight) -> np.ndarray:
 
 def copies(weight: Weight, rows: int) -> list[Weight]:
     """Enough copies that none is in a cache when its turn comes; one if arithmetic is the limit."""
-    count = max(-(-4 * measure.last_cache_bytes() // weight.nbytes), 3) if rows <= FEW else 1
+    count = max(-(-measure.large_array_bytes(caches=2) // weight.nbytes), 3) if rows <= FEW else 1
     data = in_one_array(memory_of(weight), count)
     data[:] = memory_of(weight)
     return [Quantized(d, weight.format) if isinstance(weight, Quantized) else d for d in data]

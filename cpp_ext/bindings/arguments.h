@@ -209,10 +209,14 @@ inline PyObject* mapped_array_type() {
 
 // Looks up what the checks of arguments need of NumPy. Modules call this when they are imported: pybind11
 // takes the lock again in a destructor after its first lookup, which would end the process where the
-// interpreter ends the thread there (see interpreter.h).
+// interpreter ends the thread there (see interpreter.h). Where NumPy is missing, modules can be imported too.
 inline void find_numpy() {
-  py::detail::npy_api::get();
-  mapped_array_type();
+  try {
+    py::detail::npy_api::get();
+    mapped_array_type();
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_ImportError)) throw;
+  }
 }
 
 // A NumPy array or a memory-mapped one, such as weights. Other subclasses may define shapes differently.
