@@ -257,7 +257,7 @@ py::tuple switch_thread(const Isa& isa, const Threads& threads) {
 py::object within(const Isa& isa, const Threads& threads, const py::function& function, const py::args& args,
                   const py::kwargs& kwargs) {
   const Switched switched(own_kernels(isa), own_threads(threads));
-  return steal(unless_ended([&] { return PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr()); }));
+  return call_into_python([&] { return PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr()); });
 }
 
 // Returns the result of `choose`. An invalid environment variable fails the import; the message starts with

@@ -54,15 +54,21 @@ inline py::object steal(PyObject* object) {
   return py::reinterpret_steal<py::object>(object);
 }
 
-// A new reference to an attribute of a module. Imports run Python code, so no destructor is between them and
-// unless_ended.
+// Takes what `call`, which runs Python code, returns, or throws its error. As for unless_ended, no destructor
+// may be in `call`.
+template <class Call>
+py::object call_into_python(const Call& call) {
+  return steal(unless_ended(call));
+}
+
+// A new reference to an attribute of a module.
 inline py::object import_attribute(const char* module, const char* attribute) {
-  return steal(unless_ended([=]() -> PyObject* {
+  return call_into_python([=]() -> PyObject* {
     PyObject* const found = PyImport_ImportModule(module);
     PyObject* const value = found ? PyObject_GetAttrString(found, attribute) : nullptr;
     Py_XDECREF(found);
     return value;
-  }));
+  });
 }
 
 // The object that `make` returns, one for each type of `make`, kept for the life of the process. Several

@@ -107,7 +107,7 @@ inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& c
     for (const uint32_t half :
          {cpu::DecoderThread::first_half(sizes), cpu::DecoderThread::second_half(sizes)}) {
       run.go(step, end += half);
-      steal(unless_ended([&] { return PyObject_CallOneArg(reduce, change); }));
+      call_into_python([&] { return PyObject_CallOneArg(reduce, change); });
       step = end;
     }
   }

@@ -16,16 +16,15 @@ inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
   static PyObject* const ignore = py::str("ignore").release().ptr();
   static PyObject* const enter = PyUnicode_InternFromString("__enter__");
   static PyObject* const exit = PyUnicode_InternFromString("__exit__");
-  const py::object quiet =
-      steal(unless_ended([=] { return PyObject_Vectorcall(errstate, &ignore, 0, all); }));
-  steal(unless_ended([&] { return PyObject_CallMethodNoArgs(quiet.ptr(), enter); }));
+  const py::object quiet = call_into_python([=] { return PyObject_Vectorcall(errstate, &ignore, 0, all); });
+  call_into_python([&] { return PyObject_CallMethodNoArgs(quiet.ptr(), enter); });
   PyObject* const operands[] = {a, b, out};
   const auto same = py::reinterpret_steal<py::object>(
       unless_ended([&] { return PyObject_Vectorcall(matmul, operands, 3, nullptr); }));
   {
     const py::error_scope failed;  // keeps the error while errstate exits
     PyObject* const none[] = {quiet.ptr(), Py_None, Py_None, Py_None};
-    steal(unless_ended([&] { return PyObject_VectorcallMethod(exit, none, 4, nullptr); }));
+    call_into_python([&] { return PyObject_VectorcallMethod(exit, none, 4, nullptr); });
   }
   if (!same) throw py::error_already_set();
   calls.fetch_add(1, std::memory_order_relaxed);

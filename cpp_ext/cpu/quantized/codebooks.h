@@ -1,6 +1,7 @@
 // The codebooks of the formats iq1, iq2 and iq3 and their signs, as words that hold a vector: the compiler
 // makes these tables. All instruction sets share them.
 #pragma once
+#include <cstddef>
 #include <type_traits>
 
 #include "codebook_members.h"
@@ -73,12 +74,50 @@ constexpr NumberedCodebook<kCount> numbered(const StoredCodebook<kLevels, kLengt
   return book;
 }
 
+// Where the bytes of a table that rises change. Each of 128 parts of the table has at most one step: the
+// bytes up to an index with the lowest bits `last` are `before`, the others `after`.
+struct Steps {
+  alignas(64) uint8_t before[128], after[128], last[128];
+};
+
+template <std::size_t kCount>
+constexpr Steps steps(const uint8_t (&rising)[kCount]) {
+  constexpr int kPart = kCount / 128;
+  Steps steps = {};
+  for (int part = 0; part < 128; ++part) {
+    const uint8_t* const bytes = rising + kPart * part;
+    steps.before[part] = bytes[0], steps.after[part] = bytes[kPart - 1];
+    int last = 0;
+    while (last + 1 < kPart && bytes[last + 1] == bytes[0]) ++last;
+    for (int i = last + 1; i < kPart; ++i)
+      if (bytes[i] != bytes[kPart - 1]) throw "a part has two steps";  // the compiler refuses the table
+    steps.last[part] = static_cast<uint8_t>(kPart * part + last);
+  }
+  return steps;
+}
+
 inline constexpr auto kNumberedIQ2_XXS = numbered(kStoredIQ2_XXS);
 inline constexpr auto kNumberedIQ2_XS = numbered(kStoredIQ2_XS);
 inline constexpr auto kNumberedIQ2_S = numbered(kStoredIQ2_S);
 inline constexpr auto kNumberedIQ3_XXS = numbered(kStoredIQ3_XXS);
 inline constexpr auto kNumberedIQ3_S = numbered(kStoredIQ3_S);
 inline constexpr auto kNumberedIQ1 = numbered(kStoredIQ1);
+
+// The digits to base 3 of the bytes of tq1_0, fractions of 256: four of two bits each, and the fifth.
+struct DigitsOfBytes {
+  alignas(64) uint8_t four[256], fifth[256];
+};
+constexpr DigitsOfBytes digits_of_bytes() {
+  DigitsOfBytes digits = {};
+  for (int byte = 0; byte < 256; ++byte) {
+    int rest = byte;
+    for (int i = 0; i < 4; ++i, rest = 3 * rest & 255)
+      digits.four[byte] = static_cast<uint8_t>(digits.four[byte] | 3 * rest >> 8 << 2 * i);
+    digits.fifth[byte] = static_cast<uint8_t>(3 * rest >> 8);
+  }
+  return digits;
+}
+inline constexpr DigitsOfBytes kDigits = digits_of_bytes();
 
 // Seven signs with the eighth, which makes the number of ones even.
 struct EightSigns {
