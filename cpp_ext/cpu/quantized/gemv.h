@@ -38,9 +38,9 @@ struct ProductKernels {
   LinearKernel* linear;
 };
 
-// Which products prefetch interleaved weights: those of blocks of 32 with one row of x, whose vectors load a
-// whole line of memory after the other, and all others; how many bytes ahead of what is multiplied; and
-// whether to the second cache, not the first. choose_prefetch() decides when the kernels are chosen.
+// Which products prefetch interleaved weights: those with one row of x whose vectors load a whole line of
+// memory, and all others; how many bytes ahead of what is multiplied; and whether to the second cache, not
+// the first. choose_prefetch() decides when the kernels are chosen.
 struct Prefetch {
   bool of_lines = false, of_parts = false;
   int ahead = 8192;

@@ -191,7 +191,7 @@ INLINE BandBlock<F> block_of_band(const char* band, int64_t blocks, int64_t b, i
 // Whether the weights of M rows of x are prefetched.
 template <class F, int M>
 INLINE bool prefetches() {
-  return M == 1 && LANES == kBand && F::kValues == 32 ? prefetch.of_lines : prefetch.of_parts;
+  return M > 1 || LANES < kBand ? prefetch.of_parts : prefetch.of_lines;
 }
 
 // Calls each(block, lane, number) for the blocks of a band, LANES rows at a time, for M rows of x.

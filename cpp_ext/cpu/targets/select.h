@@ -54,9 +54,9 @@ constexpr unsigned kZen3 = 0x19, kZen5 = 0x1a;
 
 // Where a CPU's own prefetchers do not keep up with interleaved weights; elsewhere a prefetch costs
 // instructions. Measured: on Zen 5 one row of x is read up to twice as fast with it. With AVX2, Zen 3 reads
-// one row 1.2 to 1.7 times as fast. With AVX-512, Zen 4 reads blocks of 32 at memory's speed without, and
-// q8_0 slower with it; with it, one row of q3_k takes 0.65 to 0.9 of the time, of iq4_xs 0.5 to 0.9, and
-// eight rows 0.68 to 0.87.
+// one row 1.2 to 1.7 times as fast. With AVX-512, Zen 4 reaches memory's speed without, but eight rows take
+// 0.68 to 0.87 of the time with it. One row of iq4_xs by 4096x14336 does too (0.5 to 0.9), but in models of
+// 1B one row gains nothing (iq4_xs, q3_k) or takes longer (q4_k_m 1.06 of the time, q6_k 1.24).
 //
 // Intel's Emerald Rapids lacks room for what comes from memory to the first cache: prefetches of all lines,
 // far ahead, are limited by it to 9 GB/s a core. From less than a page ahead and to the second cache, they
