@@ -55,6 +55,17 @@ class Airllm:
         return best_of(self.logits)
 
 
+def check_sets(system_info: str, own_isa: str) -> None:
+    """Raises if llama.cpp has AVX-512 where this project is kept from it: pip takes the wheel that it built
+    for the machine in place of another build of the same version.
+    """
+    if own_isa and not own_isa.startswith("avx512") and "AVX512 = 1" in system_info:
+        raise RuntimeError(
+            f"llama.cpp was built with AVX-512, and AIRLLM_CPU_ISA is {own_isa}: build it without, by pip "
+            "with --no-cache-dir (benchmarks/README.md)"
+        )
+
+
 _CACHE_TYPES = {"f16": 1, "q8_0": 8}  # ggml's numbers
 
 
@@ -71,6 +82,7 @@ class LlamaCpp:
         self._silence = c.llama_log_callback(lambda *_: None)  # keep it alive: C calls it until the end
         c.llama_log_set(self._silence, None)
         c.llama_backend_init()
+        check_sets(c.llama_print_system_info().decode(), os.environ.get("AIRLLM_CPU_ISA", ""))
         loading = c.llama_model_default_params()
         loading.n_gpu_layers = options.get("gpu_layers", 0)
         self.model = c.llama_model_load_from_file(path.encode(), loading)

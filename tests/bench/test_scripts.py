@@ -1,6 +1,7 @@
 """The scripts of benchmarks/ and examples/, as their users run them."""
 
 import json
+import sys
 
 import checkouts
 import pytest
@@ -97,3 +98,34 @@ def test_every_example_runs():
     done = run(script="examples/backend_examples.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "11. directly" in done.stdout and "Traceback" not in done.stdout
+
+
+PEER_WITH_AVX512 = """
+def llama_log_callback(function):
+    return function
+
+
+def llama_log_set(*_):
+    pass
+
+
+def llama_backend_init():
+    pass
+
+
+def llama_print_system_info():
+    return b"CPU : AVX2 = 1 | AVX512 = 1 | "
+
+
+__version__ = "1"
+"""
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_a_peer_with_more_instructions_is_no_peer(isa, tmp_path, monkeypatch):
+    (tmp_path / "llama_cpp.py").write_text(PEER_WITH_AVX512)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("AIRLLM_CPU_ISA", isa)
+    with pytest.raises(NoEngine) as refused:
+        Engine(sys.executable, "llama_cpp", tmp_path / "no.gguf", 1)
+    assert ("was built with AVX-512, and AIRLLM_CPU_ISA is avx2" in str(refused.value)) == (isa == "avx2")
