@@ -59,7 +59,7 @@ def check_sets(system_info: str, own_isa: str) -> None:
     """Raises if llama.cpp has AVX-512 where this project is kept from it: pip takes the wheel that it built
     for the machine in place of another build of the same version.
     """
-    if own_isa and not own_isa.startswith("avx512") and "AVX512 = 1" in system_info:
+    if own_isa and not own_isa.lower().startswith("avx512") and "AVX512 = 1" in system_info:
         raise RuntimeError(
             f"llama.cpp was built with AVX-512, and AIRLLM_CPU_ISA is {own_isa}: build it without, by pip "
             "with --no-cache-dir (benchmarks/README.md)"

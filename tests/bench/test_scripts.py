@@ -121,7 +121,7 @@ __version__ = "1"
 """
 
 
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["avx2", "avx512", "AVX512_BF16"])
 def test_a_peer_with_more_instructions_is_no_peer(isa, tmp_path, monkeypatch):
     (tmp_path / "llama_cpp.py").write_text(PEER_WITH_AVX512)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
