@@ -38,11 +38,11 @@ struct ProductKernels {
   LinearKernel* linear;
 };
 
-// Which products prefetch interleaved weights: those with one row of x whose vectors load a whole line of
-// memory, and all others; how many bytes ahead of what is multiplied; and whether to the second cache, not
-// the first. choose_prefetch() decides when the kernels are chosen.
+// Which products prefetch interleaved weights: the fastest ones, which multiply one row of x by vectors of a
+// whole line of memory, or by q8_0, and all others; how many bytes ahead of what is multiplied; and whether
+// to the second cache, not the first. choose_prefetch() decides when the kernels are chosen.
 struct Prefetch {
-  bool of_lines = false, of_parts = false;
+  bool of_fastest = false, of_others = false;
   int ahead = 8192;
   bool to_second_cache = false;
 };

@@ -28,10 +28,30 @@ constexpr int steps_in_pairs() {
 #endif
 
 #ifdef IN_PAIRS
-// sum[m] += the products of kRun steps of signed codes with row m of x, times a scale. The instruction takes
-// an unsigned and a signed byte. So x is inverted where a code is negative, which makes it -x - 1: each such
-// product lacks the magnitude of its code, whatever x is. What a run lacks is counted once for all rows. The
-// instruction for signs would compete with the products for the same units.
+// sum[m] += the products of kRun steps of codes with row m of x, row after row: the sums of many rows and the
+// codes of a few steps are in registers, and the sums of pairs of one row.
+template <class F, int kRun, int M>
+INLINE void add_run_row_by_row(Int (&sum)[M], const BandBlock<F>& w, int first, const int8_t* const (&x)[M],
+                               const int* places, Int scale) {
+  constexpr int kFit = steps_in_pairs<CodesOf<F>, kRun>(), kChain = kFit < 4 ? kFit : 4;
+#pragma GCC unroll 8
+  for (int s = 0; s < kRun; s += kChain) {
+    Bytes codes[kChain];
+    for (int i = 0; i < kChain; ++i) codes[i] = codes_at(w, first + s + i);
+    for (int m = 0; m < M; ++m) {
+      Pairs pairs = {};
+      for (int i = 0; i < kChain; ++i)
+        pairs += PAIRS_U8_I8(codes[i], (Bytes)four_in_all_lanes(x[m] + 4 * places[s + i]));
+      sum[m] += SUMS_OF_PAIRS(pairs, scale);
+      keep_in_register(sum[m]);
+    }
+  }
+}
+
+// The same of signed codes, of one step. The instruction takes an unsigned and a signed byte. So x is
+// inverted where a code is negative, which makes it -x - 1: each such product lacks the magnitude of its
+// code, whatever x is. What a run lacks is counted once for all rows. The instruction for signs would compete
+// with the products for the same units.
 template <class F, int kRun, int M>
 INLINE void add_run_of_signed_codes(Int (&sum)[M], const BandBlock<F>& w, int first,
                                     const int8_t* const (&x)[M], const int* places, Int scale) {
@@ -53,41 +73,61 @@ INLINE void add_run_of_signed_codes(Int (&sum)[M], const BandBlock<F>& w, int fi
 }
 #endif
 
-// sum[m] += the products of kRun steps of codes with row m of x, times a scale: an integer, or with IN_PAIRS
-// twice a word. `x` are the values of a row, and `places` the steps in them.
-template <class F, int kRun, int M>
-INLINE void add_run_of_codes(Int (&sum)[M], const BandBlock<F>& w, int first, const int8_t* const (&x)[M],
-                             const int* places, Int scale) {
+// sum[v][m] += the products of kRun steps of codes of w[v] with row m of x, times a scale: an integer, or
+// with IN_PAIRS twice a word. `x` are the values of a row, and `places` the steps in them.
+template <class F, int kRun, int V, int M>
+INLINE void add_run_of_codes(Int (&sum)[V][M], const BandBlock<F> (&w)[V], int first,
+                             const int8_t* const (&x)[M], const int* places, const Int (&scale)[V]) {
 #ifdef IN_PAIRS
   constexpr int kChain = steps_in_pairs<CodesOf<F>, kRun>();
-  if constexpr (CodesOf<F>::kSigned && kChain == 1 && M > 4)
-    return add_run_of_signed_codes<F, kRun, M>(sum, w, first, x, places, scale);
+  if constexpr (M > 1 && !CodesOf<F>::kSigned) {
+    for (int v = 0; v < V; ++v) add_run_row_by_row<F, kRun>(sum[v], w[v], first, x, places, scale[v]);
+    return;
+  }
+  if constexpr (M > 4 && CodesOf<F>::kSigned && kChain == 1) {
+    for (int v = 0; v < V; ++v) add_run_of_signed_codes<F, kRun>(sum[v], w[v], first, x, places, scale[v]);
+    return;
+  }
 #pragma GCC unroll 8
   for (int s = 0; s < kRun; s += kChain) {
-    Pairs pairs[M] = {};
+    Pairs pairs[V][M] = {};
 #pragma GCC unroll 8
     for (int i = s; i < s + kChain; ++i) {
-      const Bytes code = codes_at(w, first + i);
+      Bytes codes[V];
+      for (int v = 0; v < V; ++v) codes[v] = codes_at(w[v], first + i);
       for (int m = 0; m < M; ++m) {
         const Bytes four = (Bytes)four_in_all_lanes(x[m] + 4 * places[i]);
-        pairs[m] += CodesOf<F>::kSigned ? PAIRS_I8_I8(code, four) : PAIRS_U8_I8(code, four);
-        keep_in_register(pairs[m]);
+        for (int v = 0; v < V; ++v) {
+          pairs[v][m] += CodesOf<F>::kSigned ? PAIRS_I8_I8(codes[v], four) : PAIRS_U8_I8(codes[v], four);
+          keep_in_register(pairs[v][m]);
+        }
       }
     }
-    for (int m = 0; m < M; ++m) sum[m] += SUMS_OF_PAIRS(pairs[m], scale);
+    for (int v = 0; v < V; ++v)
+      for (int m = 0; m < M; ++m) sum[v][m] += SUMS_OF_PAIRS(pairs[v][m], scale[v]);
   }
 #else
-  Int dots[M] = {};
+  Int dots[V][M] = {};
 #pragma GCC unroll 8
   for (int i = 0; i < kRun; ++i) {
-    const Bytes code = codes_at(w, first + i);
+    Bytes codes[V];
+    for (int v = 0; v < V; ++v) codes[v] = codes_at(w[v], first + i);
     for (int m = 0; m < M; ++m) {
-      dots[m] = dot_in_lanes(dots[m], code, (Bytes)four_in_all_lanes(x[m] + 4 * places[i]));
-      keep_in_register(dots[m]);
+      const Bytes four = (Bytes)four_in_all_lanes(x[m] + 4 * places[i]);
+      for (int v = 0; v < V; ++v) {
+        dots[v][m] = dot_in_lanes(dots[v][m], codes[v], four);
+        keep_in_register(dots[v][m]);
+      }
     }
   }
-  for (int m = 0; m < M; ++m) sum[m] += dots[m] * scale;
+  for (int v = 0; v < V; ++v)
+    for (int m = 0; m < M; ++m) sum[v][m] += dots[v][m] * scale[v];
 #endif
+}
+
+template <class F, int V>
+INLINE void prefetch_all(const BandBlock<F> (&w)[V], int part, int parts) {
+  for (int v = 0; v < V; ++v) w[v].prefetch(part, parts);
 }
 
 // An integer scale as add_run_of_codes() takes it.
@@ -99,38 +139,43 @@ INLINE Int scale_of_run(Int scale) {
 #endif
 }
 
-template <class F, int M>
-INLINE void add_block(Vec (&totals)[M], const BandBlock<F>& w, const Group256* const (&x)[M]) {
-  constexpr int kRun = F::kUnit / 4;
-  const auto scales = lane_scales(w);
+template <class F, int V, int M>
+INLINE void add_block(Vec (&totals)[V][M], const BandBlock<F> (&w)[V], const Group256* const (&x)[M]) {
+  constexpr int kRun = F::kUnit / 4, kZero = CodesOf<F>::kZero;
   const int8_t* values[M];
   for (int m = 0; m < M; ++m) values[m] = x[m]->values;
-  Int sum[M] = {}, correction[M] = {};
+  decltype(lane_scales(w[0])) scales[V];
+  for (int v = 0; v < V; ++v) scales[v] = lane_scales(w[v]);
+  Int sum[V][M] = {}, correction[V][M] = {};
   // Without a prefetch, eight rows took 1.2 (q4_k) to 2 times (iq4_xs) as long from memory with AVX2. Its
   // address takes a register that the sums of several rows need.
   constexpr bool kAtOnce = VECTORS < 32 && M > 2;
-  if (kAtOnce) w.prefetch(0, 1);
+  if (kAtOnce) prefetch_all(w, 0, 1);
 #pragma GCC unroll 16  // makes the number a constant
   for (int sub = 0; sub < 256 / F::kUnit; ++sub) {
-    if (!kAtOnce) w.prefetch(sub, 256 / F::kUnit);
-    add_run_of_codes<F, kRun, M>(sum, w, sub * kRun, values, steps256<F>.place + sub * kRun,
-                                 scale_of_run(scales.scales.at(sub)));
+    if (!kAtOnce) prefetch_all(w, sub, 256 / F::kUnit);
+    Int scale[V];
+    for (int v = 0; v < V; ++v) scale[v] = scale_of_run(scales[v].scales.at(sub));
+    add_run_of_codes<F, kRun>(sum, w, sub * kRun, values, steps256<F>.place + sub * kRun, scale);
   }
-  constexpr int kZero = CodesOf<F>::kZero;
   if constexpr (F::kOffset || kZero)
-    for (int i = 0; i < 128 / F::kUnit; ++i) {
-      Int factors;
-      if constexpr (F::kOffset)
-        factors = scales.offsets.pair(i);
-      else
-        factors = scales.scales.pair(i);
-      for (int m = 0; m < M; ++m)
-        correction[m] += products_of_words(factors, four_in_all_lanes(x[m]->sums + 2 * i));
+    for (int i = 0; i < 128 / F::kUnit; ++i)
+      for (int v = 0; v < V; ++v) {
+        Int factors;
+        if constexpr (F::kOffset)
+          factors = scales[v].offsets.pair(i);
+        else
+          factors = scales[v].scales.pair(i);
+        for (int m = 0; m < M; ++m)
+          correction[v][m] += products_of_words(factors, four_in_all_lanes(x[m]->sums + 2 * i));
+      }
+  for (int v = 0; v < V; ++v) {
+    const Vec scale = w[v].half(0), offset_scale = F::kOffset ? w[v].half(1) : Vec{};
+    for (int m = 0; m < M; ++m) {
+      if (kZero) sum[v][m] -= correction[v][m] * kZero;
+      totals[v][m] =
+          add_block_sums<F>(totals[v][m], x[m]->scale, scale, sum[v][m], offset_scale, correction[v][m]);
     }
-  const Vec scale = w.half(0), offset_scale = F::kOffset ? w.half(1) : Vec{};
-  for (int m = 0; m < M; ++m) {
-    if (kZero) sum[m] -= correction[m] * kZero;
-    totals[m] = add_block_sums<F>(totals[m], x[m]->scale, scale, sum[m], offset_scale, correction[m]);
   }
 }
 
@@ -149,22 +194,25 @@ INLINE Vec scale_of_32(const BandBlock<F>& w) {
 }
 INLINE Vec scale_of_32(const BandBlock<MXFP4>& w) { return (Vec)MXFP4::bits_of_scales(w.byte()); }
 
-template <class F, int M>
-INLINE void add_block(Vec (&totals)[M], const BandBlock<F>& w, const Rounded32* const (&x)[M]) {
+template <class F, int V, int M>
+INLINE void add_block(Vec (&totals)[V][M], const BandBlock<F> (&w)[V], const Rounded32* const (&x)[M]) {
   constexpr int kPlaces[] = {0, 1, 2, 3, 4, 5, 6, 7};
   constexpr int kZero = CodesOf<F>::kZero;
   const int8_t* values[M];
-  Int sum[M];
+  Int sum[V][M], one[V];
+  for (int v = 0; v < V; ++v) one[v] = scale_of_run(Int{} + 1);
   for (int m = 0; m < M; ++m) {
     values[m] = x[m]->values;
-    sum[m] = kZero ? Int{} + x[m]->sum * -kZero : Int{};
+    for (int v = 0; v < V; ++v) sum[v][m] = kZero ? Int{} + x[m]->sum * -kZero : Int{};
   }
-  w.prefetch(0, 1);
-  add_run_of_codes<F, 8, M>(sum, w, 0, values, kPlaces, scale_of_run(Int{} + 1));
-  const Vec scale = scale_of_32(w), offset = F::kOffset ? w.half(1) : Vec{};
-  for (int m = 0; m < M; ++m) {
-    totals[m] += x[m]->scale * (scale * to_float(sum[m]));
-    if (F::kOffset) totals[m] += offset * x[m]->scaled_sum;
+  prefetch_all(w, 0, 1);
+  add_run_of_codes<F, 8>(sum, w, 0, values, kPlaces, one);
+  for (int v = 0; v < V; ++v) {
+    const Vec scale = scale_of_32(w[v]), offset = F::kOffset ? w[v].half(1) : Vec{};
+    for (int m = 0; m < M; ++m) {
+      totals[v][m] += x[m]->scale * (scale * to_float(sum[v][m]));
+      if (F::kOffset) totals[v][m] += offset * x[m]->scaled_sum;
+    }
   }
 }
 
@@ -191,58 +239,69 @@ INLINE BandBlock<F> block_of_band(const char* band, int64_t blocks, int64_t b, i
 // Whether the weights of M rows of x are prefetched.
 template <class F, int M>
 INLINE bool prefetches() {
-  return M > 1 || LANES < kBand ? prefetch.of_parts : prefetch.of_lines;
+  constexpr bool kFastest = M == 1 && (LANES == kBand || F::kFormat == kQ8_0);
+  return kFastest ? prefetch.of_fastest : prefetch.of_others;
 }
 
-// Calls each(block, lane, number) for the blocks of a band, LANES rows at a time, for M rows of x.
+// Vectors of rows that are multiplied together by M rows of x. By one row, all of a band: lines of memory are
+// then read in order, and x once.
+template <int M>
+constexpr int kVectorsOf = M == 1 && VECTORS < 32 ? kBand / LANES : 1;
+
+// Calls each(blocks, lane, number) for the blocks of a band, for M rows of x.
 template <class F, int M, class Each>
 INLINE void each_block(const char* band, int64_t blocks, const Each& each) {
+  constexpr int V = kVectorsOf<M>;
   const bool ahead = prefetches<F, M>();
   constexpr int64_t kGroupBlocks = group_of(F::kFormat);
   for (int64_t b = 0; b < blocks; b += kGroupBlocks) {
     const int64_t some = smaller(kGroupBlocks, blocks - b);
     const auto group = BandBlock<F>::group(band, some, ahead);
     for (int64_t i = 0; i < some; ++i)
-      for (int lane = 0; lane < kBand; lane += LANES) each(group.of(i, lane), lane, b + i);
+      for (int lane = 0; lane < kBand; lane += LANES * V) {
+        BandBlock<F> w[V];
+        for (int v = 0; v < V; ++v) w[v] = group.of(i, lane + v * LANES);
+        each(w, lane, b + i);
+      }
     band += some * kBand * F::kBytes;
   }
 }
 
-// totals (M, kBand) += a band with M rows of x. If a vector has all rows of the band, blocks of 32 are added
-// in registers: stores of 64 bytes take as long as two products.
+// totals (M, kBand) += a band with M rows of x. If the vectors have all rows of the band, blocks of 32 are
+// added in registers: stores of 64 bytes take as long as two products.
 template <class F, int M>
 void add_band(float (*totals)[kBand], const char* band, const char* const* x, int64_t blocks) {
-  constexpr bool kInRegisters = F::kValues == 32 && LANES == kBand;
-  const auto load_totals = [&](Vec(&to)[M], int lane) {
-    for (int m = 0; m < M; ++m) to[m] = load(totals[m] + lane);
+  constexpr int V = kVectorsOf<M>;
+  constexpr bool kInRegisters = F::kValues == 32 && LANES * V == kBand;
+  const auto load_totals = [&](Vec(&to)[V][M], int lane) {
+    for (int v = 0; v < V; ++v)
+      for (int m = 0; m < M; ++m) to[v][m] = load(totals[m] + lane + v * LANES);
   };
-  const auto store_totals = [&](const Vec(&from)[M], int lane) {
-    for (int m = 0; m < M; ++m) store(totals[m] + lane, from[m]);
+  const auto store_totals = [&](const Vec(&from)[V][M], int lane) {
+    for (int v = 0; v < V; ++v)
+      for (int m = 0; m < M; ++m) store(totals[m] + lane + v * LANES, from[v][m]);
   };
-  Vec sums[M];
+  Vec sums[V][M];
   if (kInRegisters) load_totals(sums, 0);
-  each_block<F, M>(band, blocks, [&](const BandBlock<F>& w, int lane, int64_t b) {
+  each_block<F, M>(band, blocks, [&](const BandBlock<F>(&w)[V], int lane, int64_t b) {
     const RowBlock<F>* rows[M];
     for (int m = 0; m < M; ++m) rows[m] = reinterpret_cast<const RowBlock<F>*>(x[m]) + b;
     if (!kInRegisters) load_totals(sums, lane);
-    add_block<F, M>(sums, w, rows);
+    add_block<F>(sums, w, rows);
     if (!kInRegisters) store_totals(sums, lane);
   });
   if (kInRegisters) store_totals(sums, 0);
 }
 
-// Rows of x that are multiplied together. Eight share what it takes to unpack a code, four leave registers
-// for sums in pairs and many scales.
-constexpr int kMostRows = 8;
-template <class F>
-constexpr int kRowsTogether = VECTORS == 32 || F::kValues == 32 || CodesOf<F>::kSigned ? kMostRows : 4;
+constexpr int kRowsTogether = 8;  // rows of x that are multiplied together, at most
+
 typedef void AddBand(float (*)[kBand], const char*, const char* const*, int64_t);
 template <class F>
 constexpr AddBand* add_band_of(int64_t rows) {
   return rows == 1   ? add_band<F, 1>
          : rows == 2 ? add_band<F, 2>
          : rows <= 4 ? add_band<F, 4>
-                     : add_band<F, kRowsTogether<F>>;
+                     : add_band<F, kRowsTogether>;
 }
 
 // Stores the results of packed rows from m0 on with a band, or those of its columns that the part has.
@@ -258,22 +317,21 @@ inline void store_band(const LinearPart& part, int64_t m0, int64_t rows, int64_t
 
 // How many of the rows that are left are multiplied next: five or six as four and the others, since
 // add_band() takes eight for them. With 32 registers that was not measured.
-template <class F>
 INLINE int64_t rows_of_pass(int64_t left) {
   if (VECTORS < 32 && (left == 5 || left == 6)) return 4;
-  return smaller(kRowsTogether<F>, left);
+  return smaller(kRowsTogether, left);
 }
 
-// Packed rows [m0, m0 + rows) of x with a band; at most kRowsTogether<F>.
+// Packed rows [m0, m0 + rows) of x with a band; at most kRowsTogether.
 template <class F>
 void multiply_band(const LinearPart& part, int64_t m0, int64_t rows, int64_t n) {
   // Values of k at a time: as many of all rows of x stay in the first cache.
   constexpr int64_t kDepth = 4096, kBlocks = kDepth / F::kValues;
-  alignas(64) float totals[kRowsTogether<F>][kBand] = {};
+  alignas(64) float totals[kRowsTogether][kBand] = {};
   const int64_t blocks = part.k / F::kValues;
   for (int64_t b = 0; b < blocks; b += kBlocks) {
-    const char* x[kRowsTogether<F>];
-    for (int64_t m = 0; m < kRowsTogether<F>; ++m)  // past the last row it is repeated
+    const char* x[kRowsTogether];
+    for (int64_t m = 0; m < kRowsTogether; ++m)  // past the last row it is repeated
       x[m] =
           part.x + (m0 + smaller(m, rows - 1)) * part.x_bytes + b * static_cast<int64_t>(sizeof(RowBlock<F>));
     add_band_of<F>(rows)(totals, band_at<F>(part.weight, part.k, n, b), x, smaller(kBlocks, blocks - b));
@@ -285,7 +343,7 @@ template <class F>
 void multiply_bands(const LinearPart& part) {
   for (int64_t n = part.n0 / kBand * kBand; n < part.n1; n += kBand)
     for (int64_t m = 0, rows; m < part.packed_rows(); m += rows) {
-      rows = rows_of_pass<F>(part.packed_rows() - m);
+      rows = rows_of_pass(part.packed_rows() - m);
       multiply_band<F>(part, m, rows, n);
     }
 }
@@ -340,12 +398,11 @@ bool is_faster_interleaved() {
 #if defined(DOT_U8_I8) || defined(DOTS_AT_ONCE)
   return words_of(F::kFormat).count > 0;
 #elif defined(IN_PAIRS)
-  // Signs take two more instructions for each row of x. Where nothing is prefetched, blocks of 32 with signs
-  // and q3_k are then read faster as stored, q8_0 also where only parts of lines are (Zen 3: 1.2 times as
-  // fast), and q6_k everywhere: eight rows take a fifth less.
-  const bool has_signs = (F::kValues == 32 && CodesOf<F>::kSigned) || F::kFormat == kQ3_K,
-             ahead = F::kFormat == kQ8_0 ? prefetch.of_lines : prefetch.of_parts;
-  return words_of(F::kFormat).count > 0 && F::kFormat != kQ6_K && (!has_signs || ahead);
+  // Where nothing is prefetched, blocks of 32 with signs, which take two more instructions for each row of x,
+  // q3_k and q6_k are read faster as stored.
+  constexpr bool kSlow =
+      (F::kValues == 32 && CodesOf<F>::kSigned) || F::kFormat == kQ3_K || F::kFormat == kQ6_K;
+  return words_of(F::kFormat).count > 0 && (!kSlow || prefetch.of_others);
 #else
   return false;
 #endif

@@ -54,9 +54,13 @@ constexpr unsigned kZen3 = 0x19, kZen5 = 0x1a;
 
 // Where a CPU's own prefetchers do not keep up with interleaved weights; elsewhere a prefetch costs
 // instructions. Measured: on Zen 5 one row of x is read up to twice as fast with it. With AVX2, Zen 3 reads
-// one row 1.2 to 1.7 times as fast. With AVX-512, Zen 4 reaches memory's speed without, but eight rows take
-// 0.68 to 0.87 of the time with it. One row of iq4_xs by 4096x14336 does too (0.5 to 0.9), but in models of
-// 1B one row gains nothing (iq4_xs, q3_k) or takes longer (q4_k_m 1.06 of the time, q6_k 1.24).
+// one row 1.2 to 1.7 times as fast.
+//
+// Zen 4 has more room for what comes to the second cache than to the first: 8 KB ahead, not 4 or 16, eight
+// rows take 0.6 (q8_0) to 0.9 of the time of prefetches to the first cache with AVX-512, 0.75 to 0.95 with
+// AVX2, and models of 1B decode 1.05 (q4_k_m) to 1.2 times (q4_0, q6_k) as fast with AVX2 as without
+// prefetches. The fastest products reach memory's speed without; with them such models take 1.1 to 1.25 times
+// as long.
 //
 // Intel's Emerald Rapids lacks room for what comes from memory to the first cache: prefetches of all lines,
 // far ahead, are limited by it to 9 GB/s a core. From less than a page ahead and to the second cache, they
@@ -65,7 +69,10 @@ constexpr unsigned kZen3 = 0x19, kZen5 = 0x1a;
 inline Prefetch prefetch_of_this_cpu() {
 #if defined(AIRLLM_X86)
   if (is_made_by_intel()) return {true, true, 3072, true};
-  if (is_made_by_amd()) return {family() >= kZen5, family() >= kZen3};
+  if (is_made_by_amd()) {
+    const bool zen4 = family() == kZen3 && features().avx512;
+    return {family() >= kZen5, family() >= kZen3, 8192, zen4};
+  }
 #endif
   return {};
 }
@@ -77,7 +84,7 @@ inline void choose_prefetch() {
     throw std::invalid_argument(std::string("AIRLLM_CPU_PREFETCH has value '") + wanted +
                                 "', expected 0 or 1");
   prefetch = prefetch_of_this_cpu();
-  if (wanted) prefetch.of_lines = prefetch.of_parts = *wanted == '1';
+  if (wanted) prefetch.of_fastest = prefetch.of_others = *wanted == '1';
 }
 
 // Checks a number of threads. `what` is where it comes from and `text` its original text, for the error
