@@ -31,6 +31,14 @@ INLINE __m512i bytes_of(__m512i bytes, __m512i places) {
   return _mm512_maskz_permutexvar_epi8(~0ull, places, bytes);
 }
 
+// The bytes that begin at the bits `from` of their long, or at the same bits of each long.
+INLINE __m512i bits_from(__m512i longs, __m512i from) {
+  return _mm512_maskz_multishift_epi64_epi8(~0ull, from, longs);
+}
+INLINE __m512i bits_from(__m512i longs, uint64_t from) {
+  return bits_from(longs, _mm512_set1_epi64(static_cast<long long>(from)));
+}
+
 // The lowest eight bits of 64 indices, the further ones as the lowest bits of bytes, and a mask for each.
 struct Indices {
   __m512i bytes;
@@ -104,10 +112,6 @@ struct SignBits {
   }
 };
 
-// The bytes that begin at the bits `from` of each long.
-INLINE __m512i bits_from(__m512i longs, uint64_t from) {
-  return _mm512_maskz_multishift_epi64_epi8(~0ull, _mm512_set1_epi64(static_cast<long long>(from)), longs);
-}
 // The levels whose numbers are the lowest bits of bytes that begin at the bits `from` of each long.
 template <class F>
 INLINE Bytes levels_at(__m512i longs, uint64_t from) {
@@ -173,7 +177,7 @@ INLINE __m512i fields_of_two_rows(const char* p, const char* other) {
   static constexpr Places<uint8_t, 64> kFrom([](int i) { return i % 4 * 16 + number_of_two(i) % 4 * kBits; });
   const __m512i longs = _mm512_permutex2var_epi16(_mm512_maskz_loadu_epi64(0x03, p), kWords.all(),
                                                   _mm512_maskz_loadu_epi64(0x03, other));
-  return _mm512_maskz_multishift_epi64_epi8(~0ull, kFrom.all(), longs);
+  return bits_from(longs, kFrom.all());
 }
 // Scales of 2 s + 1: each s has kBits bits, four are in each word of the long at p.
 template <int kBits>
@@ -267,8 +271,7 @@ struct LookedUpIQ2_XXS : LookedUpEights<LookedUpIQ2_XXS, IQ2_XXS, SignBytes> {
         _mm512_permutex2var_epi8(_mm512_loadu_si512(p + 2), kPlaces.all(), _mm512_loadu_si512(other + 2))};
   }
   static INLINE __m512i sign_bytes(const char* p) {  // seven bits each of the upper four bytes
-    const __m512i from = _mm512_set1_epi64(0x352e2720352e2720);
-    return eight_signs(_mm512_maskz_multishift_epi64_epi8(~0ull, from, _mm512_loadu_si512(p + 2)));
+    return eight_signs(bits_from(_mm512_loadu_si512(p + 2), uint64_t{0x352e2720352e2720}));
   }
   static constexpr int place_of_signs(int number) { return number / 4 * 8 + number % 4; }
 };
@@ -300,8 +303,7 @@ struct LookedUpIQ2_S : LookedUpEights<LookedUpIQ2_S, IQ2_S, SignBits> {
     __builtin_memcpy(bits, p + 66, 8);
     __builtin_memcpy(bits + 1, other + 66, 8);
     const __m512i longs = _mm512_maskz_broadcast_i64x2(0xff, _mm_set_epi64x(bits[1], bits[0]));
-    const __m512i high = _mm512_maskz_multishift_epi64_epi8(~0ull, kFrom.all(), longs);
-    return with_bits(of_two_rows(p + 2, other + 2), high);
+    return with_bits(of_two_rows(p + 2, other + 2), bits_from(longs, kFrom.all()));
   }
 };
 
@@ -310,9 +312,7 @@ struct LookedUpIQ3_XXS : LookedUpFours<LookedUpIQ3_XXS, IQ3_XXS, SignBytes> {
   static constexpr int kCount = 256;
   static INLINE Indices indices(const char* p) { return {_mm512_loadu_si512(p + 2)}; }
   static INLINE __m512i sign_bytes(const char* p) {  // seven bits each of ints, which are in the lower half
-    const __m512i ints = _mm512_maskz_loadu_epi64(0x0f, p + 66);
-    const __m512i from = _mm512_set1_epi64(0x352e2720150e0700);
-    return eight_signs(_mm512_maskz_multishift_epi64_epi8(~0ull, from, ints));
+    return eight_signs(bits_from(_mm512_maskz_loadu_epi64(0x0f, p + 66), uint64_t{0x352e2720150e0700}));
   }
   static constexpr int place_of_signs(int number) { return number; }
 };
@@ -359,26 +359,23 @@ struct FiveDigits {
   // Of value i of a block: the byte it is in, and its digit.
   static constexpr int byte_of(int i) { return i < 160 ? i % 32 : i < 240 ? 32 + i % 16 : 48 + i % 4; }
   static constexpr int digit_of(int i) { return i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4; }
-  template <int kVector>
-  static constexpr auto longs_of() {
-    return Places<uint64_t, 8>([](int i) {
-      const int value = kVector * 64 + 8 * i;
+  static constexpr Places<uint64_t, 8> longs_of(int vector) {
+    return Places<uint64_t, 8>([=](int i) {
+      const int value = vector * 64 + 8 * i;
       return byte_of(value) / 8 + digit_of(value) / 4 * 8;
     });
   }
-  template <int kVector>
-  static constexpr auto bits_of() {
-    return Places<uint8_t, 64>([](int i) {
-      const int value = kVector * 64 + i;
+  static constexpr Places<uint8_t, 64> bits_of(int vector) {
+    return Places<uint8_t, 64>([=](int i) {
+      const int value = vector * 64 + i;
       return byte_of(value) % 8 * 8 + digit_of(value) % 4 * 2;
     });
   }
   INLINE Bytes vector(int v) const {
-    static constexpr Places<uint64_t, 8> kLongs[] = {longs_of<0>(), longs_of<1>(), longs_of<2>(),
-                                                     longs_of<3>()};
-    static constexpr Places<uint8_t, 64> kFrom[] = {bits_of<0>(), bits_of<1>(), bits_of<2>(), bits_of<3>()};
+    static constexpr Places<uint64_t, 8> kLongs[] = {longs_of(0), longs_of(1), longs_of(2), longs_of(3)};
+    static constexpr Places<uint8_t, 64> kFrom[] = {bits_of(0), bits_of(1), bits_of(2), bits_of(3)};
     const __m512i longs = _mm512_permutex2var_epi64(four, kLongs[v].all(), fifth);
-    return (Bytes)_mm512_maskz_multishift_epi64_epi8(~0ull, kFrom[v].all(), longs) & (int8_t)3;
+    return (Bytes)bits_from(longs, kFrom[v].all()) & (int8_t)3;
   }
   INLINE Bytes signed_codes(int v) const { return vector(v) - (int8_t)1; }
 };

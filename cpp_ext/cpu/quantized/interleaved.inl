@@ -243,10 +243,10 @@ INLINE bool prefetches() {
   return kFastest ? prefetch.of_fastest : prefetch.of_others;
 }
 
-// Vectors of rows that are multiplied together by M rows of x. By one row, all of a band: lines of memory are
-// then read in order, and x once.
+// Vectors of rows of weights that are multiplied together by M rows of x. By one row, both that a band has
+// with AVX2: lines of memory are then read in order, and x once.
 template <int M>
-constexpr int kVectorsOf = M == 1 && VECTORS < 32 ? kBand / LANES : 1;
+constexpr int kVectorsOf = M == 1 && 2 * LANES == kBand ? 2 : 1;
 
 // Calls each(blocks, lane, number) for the blocks of a band, for M rows of x.
 template <class F, int M, class Each>
