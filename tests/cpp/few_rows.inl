@@ -198,10 +198,13 @@ void check_few_rows(const cpu::Kernels& kernels) {
     if (of == 1) check_linear<T>(kernels, format, 2, 7, 301);
     if (of == 256)  // these kernels take any number of rows
       for (int64_t rows : {4, 17, 99}) check_linear<T>(kernels, format, rows, 83, rows == 99 ? 256 : 6 * 256);
+    if (of == 256)  // whole bands, and more of k than is interleaved at a time
+      for (int64_t rows : {3, 5, 16})
+        check_linear<T>(kernels, format, rows, 32, rows == 5 ? 17 * 256 : 2 * 256);
     check_interleaved<T>(kernels, format);
     if (sizeof(T) == sizeof(float)) {
       for (int64_t rows : {1, 2, 4, 8})
-        check_linear<T>(kernels, format, rows, 37, of == 1 ? 96 : 3 * of, true);
+        for (int64_t n : {37, 48}) check_linear<T>(kernels, format, rows, n, of == 1 ? 96 : 3 * of, true);
       check_linear<T>(kernels, format, 1, 8, of == 1 ? 96 : 1184 / of * of, true);
       if (of == 256)
         for (const bool interleaved : {false, true}) check_bits_in_company(kernels, format, interleaved);

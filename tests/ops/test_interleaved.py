@@ -60,6 +60,19 @@ def test_products_are_those_of_the_values(name, target, reached):
 
 
 @having
+@pytest.mark.parametrize("name", [name for name in WORDS if FORMATS[name].values == 256])
+def test_weights_as_stored_have_the_same_bits(name, target, reached):
+    """Blocks of 256, with any number of rows: those of a few are interleaved as they are read."""
+    rng = np.random.default_rng(4)
+    for n, blocks in (*SHAPES, (64, 17)):
+        weight = stored.blocks(name, (n, 256 * blocks))
+        x = rng.standard_normal((17, 256 * blocks)).astype(np.float32)
+        for rows in range(1, 18):
+            found = reached.linear(x[:rows], weight)
+            np.testing.assert_array_equal(found, reached.linear(x[:rows], interleave(weight)))
+
+
+@having
 def test_numbers_that_bytes_cannot_hold(target, reached):
     rng = np.random.default_rng(3)
     weight = interleave(stored.blocks("q4_k", (32, 512)))

@@ -7,7 +7,7 @@
 #ifndef AIRLLM_BANDS_BY_TILES_INL
 #define AIRLLM_BANDS_BY_TILES_INL
 #include "../simd/tiles.inl"
-#include "interleaved.inl"
+#include "stored_bands.inl"
 
 namespace cpu::ISA {
 namespace {
@@ -90,20 +90,8 @@ struct StoredBand {
       for (int at = 0; at < F::kBytes; at += 64) __builtin_prefetch(next + r * row_bytes + at, 0, 2);
   }
   void prepare(int64_t b) {
-    const char* const stored = first + b * F::kBytes;
     char* const to = interleaved[b % 4];
-    constexpr BlockWords kWords = words_of(F::kFormat);
-    for (int i = 0; i < kWords.count; i += LANES) {
-      const int word = i + LANES <= kWords.count ? i : kWords.count - LANES;
-      Int rows[LANES];
-#pragma GCC unroll 16
-      for (int r = 0; r < LANES; ++r) rows[r] = load_int(stored + r * row_bytes + kWords.first + 4 * word);
-      transpose<LANES>(rows);
-#pragma GCC unroll 16
-      for (int r = 0; r < LANES; ++r)
-        store_int(to + 4 * kBand * place_of_word(F::kFormat, word + r), rows[r]);
-    }
-    copy_rest<false>(F::kFormat, to + 4 * kBand * kWords.count, const_cast<char*>(stored), row_bytes);
+    interleave_block<F>(to, to + 4 * kBand * words_of(F::kFormat).count, first + b * F::kBytes, row_bytes);
   }
   INLINE BandBlock<F> block(int64_t b) const {
     return BandBlock<F>::group(interleaved[b % 4], 1, false).of(0, 0);

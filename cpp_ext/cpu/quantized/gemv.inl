@@ -14,6 +14,7 @@
 #include "interleaved.inl"
 #include "operands.inl"
 #include "several_rows_256.inl"
+#include "stored_bands.inl"
 
 namespace cpu::ISA {
 namespace {
@@ -88,18 +89,31 @@ struct FewRows {
   int64_t (*packed_bytes)(int64_t k);
   bool (*pack)(char* to, const float* x, int64_t k, float* error);
   LinearKernel *one, *two, *several;
+  LinearKernel* bands = nullptr;  // kFewestForBands to kDecodeRows rows with a whole number of bands
 };
 
 template <class F>
 constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 2>, product<F, 4>};
 
 template <class F>
+constexpr LinearKernel* stored_bands_of() {
+  if constexpr (words_of(F::kFormat).count && LANES > 4)
+    return multiply_stored_bands<F>;
+  else
+    return nullptr;
+}
+
+template <class F>
 constexpr FewRows few_rows_of_blocks() {
   if constexpr (F::kValues == 32)
     return few_rows_of<Blocks32<F>>;
   else
-    return {packed_bytes256, pack256<F>, few_rows256<typename F::OfFewRows, 1>,
-            few_rows256<typename F::OfFewRows, 2>, several_rows256<F>};
+    return {packed_bytes256,
+            pack256<F>,
+            few_rows256<typename F::OfFewRows, 1>,
+            few_rows256<typename F::OfFewRows, 2>,
+            several_rows256<F>,
+            stored_bands_of<F>()};
 }
 
 constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_rows_of<Floats<Float16>>,
@@ -112,6 +126,8 @@ constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_ro
 void linear(const LinearPart& part) {
   const FewRows& kernels = few_rows_table[part.format];
   const int64_t rows = part.packed_rows();
+  if (kernels.bands && rows >= kFewestForBands && rows <= kDecodeRows && part.n % kBand == 0)
+    return kernels.bands(part);
   (rows == 1 ? kernels.one : rows == 2 ? kernels.two : kernels.several)(part);
 }
 
