@@ -107,6 +107,29 @@ def advise_page_size(pieces: Iterable[Piece], huge: bool) -> None:
         _advise(piece.mapped.address + start, stop - start, _HUGE_PAGES if huge else _NO_HUGE_PAGES)
 
 
+def free_huge_pages(zones: Path = Path("/proc/buddyinfo")) -> int | None:
+    """Bytes of the memory that is free in whole huge pages, without a page moved; None if unknown."""
+    smallest = (HUGE_PAGE // mmap.PAGESIZE).bit_length() - 1
+    try:
+        counts = [line.split()[4:] for line in zones.read_text().splitlines()]
+    except OSError:
+        return None
+    blocks = (int(n) << order for zone in counts for order, n in enumerate(zone) if order >= smallest)
+    return sum(blocks) * mmap.PAGESIZE
+
+
+def is_cached(piece: Piece) -> bool:
+    """Whether most of the piece is in the page cache. The kernel tells it of files that this user may write;
+    of others, it says yes.
+    """
+    start, stop = _round_in(piece)
+    found = np.zeros((stop - start) // mmap.PAGESIZE, np.uint8)  # a byte for each page
+    if _mincore(piece.mapped.address + start, stop - start, found.ctypes.data):
+        code = ctypes.get_errno()
+        raise OSError(code, f"mincore of {stop - start} bytes: {os.strerror(code)}")
+    return int((found & 1).sum()) * 2 >= len(found)
+
+
 def advise_random(piece: Piece) -> None:
     """Advise that only small, distant parts of this piece are read."""
     advise_page_size([piece], huge=False)
@@ -239,6 +262,8 @@ def _advise(address: int, size: int, advice: int) -> bool:
 if SUPPORTED:
     _madvise = ctypes.CDLL(None, use_errno=True).madvise
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    _mincore = ctypes.CDLL(None, use_errno=True).mincore
+    _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     _mremap, _mmap = (getattr(ctypes.CDLL(None, use_errno=True), name) for name in ("mremap", "mmap"))
     _mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
     _mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)

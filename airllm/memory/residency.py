@@ -31,6 +31,8 @@ from airllm.memory.slots import open_slots
 from airllm.memory.stream import CachedStream, DiskStream, Stream
 from airllm.memory.weight_units import divide_weights, layer_pieces
 
+_SPARE_HUGE_PAGES = 512 << 20  # bytes that the kernel keeps free, or gives to others meanwhile
+
 _Use = Callable[[int, int], None]
 _Expect = Callable[[int, Iterable[int]], None]
 
@@ -221,12 +223,25 @@ class Limited:
         """Of a model larger than the memory, read what stays in huge pages, and experts in small ones.
 
         If what passes takes huge pages of the page cache, what stays takes small ones: else the kernel would
-        evict some of it for each huge page, though a gigabyte is free, but not in one piece.
+        evict some of it for each huge page, though gigabytes are free, but not in one piece. For the same
+        reason no more huge pages are read than are free as such.
         """
-        if self.limit.from_disk:
-            for unit, group in enumerate(self.plan.group):
-                pages.advise_page_size(self._units.streamed[unit], huge=self._own_memory or group >= 0)
-            pages.advise_page_size(self._units.experts, huge=False)
+        if not self.limit.from_disk:
+            return
+        room = self._room_for_huge_pages() if self._own_memory else 0
+        for unit, group in enumerate(self.plan.group):
+            pieces = self._units.streamed[unit]
+            if group < 0 and self._own_memory:
+                if unit in self._filling or all(map(pages.is_cached, pieces)):
+                    continue
+                room -= sum(piece.stop - piece.start for piece in pieces)
+            pages.advise_page_size(pieces, huge=group >= 0 or room > 0)
+        pages.advise_page_size(self._units.experts, huge=False)
+
+    def _room_for_huge_pages(self) -> int:
+        """Bytes that are free for what stays in huge pages, beside those of the stream."""
+        free = pages.free_huge_pages()
+        return 1 << 63 if free is None else free - self._stream.allocated_bytes - _SPARE_HUGE_PAGES
 
     def _open_stream(self) -> Stream:
         """Release what passes by this plan, and begin to read it."""

@@ -61,6 +61,25 @@ def test_a_step_ends_where_pages_do(file):
     assert steps == [pages.AROUND * i for i in range(1, 6)]
 
 
+def test_what_is_in_the_page_cache_is_known(file):
+    first, whole = Piece(file, 0, pages.AROUND), Piece(file, 0, SIZE)
+    read(Reader.ask, [first])
+    assert pages.is_cached(first)
+    pages.release_to_disk([whole])
+    if not pages.is_cached(first):  # the file system has a page cache that lets go
+        read(Reader.ask, [first])
+        assert pages.is_cached(first) and not pages.is_cached(whole)
+
+
+def test_free_huge_pages_are_those_of_all_zones(tmp_path):
+    order = (pages.HUGE_PAGE // mmap.PAGESIZE).bit_length() - 1
+    zones = tmp_path / "buddyinfo"
+    lines = (f"Node {i}, zone {name:>8} " + "7 " * order + "2 1" for i, name in enumerate(("DMA", "Normal")))
+    zones.write_text("\n".join(lines) + "\n")
+    assert pages.free_huge_pages(zones) == 8 * pages.HUGE_PAGE
+    assert pages.free_huge_pages(tmp_path / "nothing") is None
+
+
 def test_what_was_written_is_the_same_afterwards(tmp_path):
     path = tmp_path / "written"
     path.write_bytes(b"weights" * mmap.PAGESIZE)

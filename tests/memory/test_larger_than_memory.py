@@ -100,6 +100,7 @@ def flags_of_map(address):
 @pytest.mark.skipif(not HUGE_PAGES, reason="this kernel has no huge pages")
 def test_what_stays_takes_huge_pages_unless_what_passes_does(model, monkeypatch, passes_through):
     """Huge pages of the page cache that passed made the kernel evict those that stay."""
+    monkeypatch.setattr(pages, "free_huge_pages", lambda: 1 << 40)
     small_machine(monkeypatch)
     with LayerWiseInferenceEngine(model) as engine:
         for memory in (MEMORY, MEMORY // 2):
@@ -112,6 +113,34 @@ def test_what_stays_takes_huge_pages_unless_what_passes_does(model, monkeypatch,
                     assert ("nh" in flags, "hg" in flags) == (group < 0, group >= 0)
                 elif group < 0:
                     assert "hg" in flags
+
+
+@pytest.mark.skipif(not HUGE_PAGES, reason="this kernel has no huge pages")
+def test_what_stays_takes_no_more_huge_pages_than_are_free(model, monkeypatch):
+    """For each that was not, the kernel evicted another: tokens read the whole file, for a minute. What is in
+    the page cache already stays as it is.
+    """
+    if not pages.can_move():
+        pytest.skip("this kernel cannot move memory")
+
+    def huge():
+        """Whether each layer that stays is read in huge pages, in order."""
+        with LayerWiseInferenceEngine(model) as engine:
+            engine.forward([1])
+            residency = engine.model.residency
+            stay = [
+                unit
+                for unit, group in zip(residency._units.layers, residency.plan.group, strict=False)
+                if group < 0
+            ]
+            return ["hg" in flags_of_map(unit[0].mapped.address + sum(unit[0][1:]) // 2) for unit in stay]
+
+    small_machine(monkeypatch)
+    drop_from_page_cache(model)
+    monkeypatch.setattr(pages, "free_huge_pages", lambda: 700 << 20)  # 512 MiB are spare, the stream has 80
+    found = huge()
+    assert found == sorted(found, reverse=True) and 1 <= sum(found) <= 3 < len(found)
+    assert all(huge())
 
 
 def test_what_passes_leaves_no_page_in_the_page_cache(model, monkeypatch):
