@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "../../cpp_ext/cpu/threads/load_balance.h"
 #include "../../cpp_ext/cpu/threads/parallel.h"
 #include "../../cpp_ext/cpu/threads/parallel_attention.h"
+#include "../../cpp_ext/cpu/threads/parallel_gemm.h"
 
 namespace {
 
@@ -315,6 +317,7 @@ int main(int count, char** names) {
   }
   check_threads();
   check_workers();
+  check_products_of_many_rows_are_in_pieces();
   check_where_workers_run();
   check_balance();
   std::printf("%d passed, %d failed\n", checks - failures, failures);

@@ -16,6 +16,31 @@ void check_threads() {
   }
 }
 
+// A long product of many rows is taken in more pieces than there are threads: a thread that loses its core to
+// another program delays the others by a piece, not by half of the product. Each thread has one workspace.
+void check_products_of_many_rows_are_in_pieces() {
+  static std::mutex mutex;
+  static int64_t products, columns;
+  static std::set<const char*> workspaces;
+  cpu::PrefillKernels kernels{};
+  kernels.rows = kernels.columns = 16;
+  kernels.strip_bytes = kernels.workspace_bytes = [](cpu::Format, int64_t) -> int64_t { return 1; };
+  kernels.quantize[cpu::kFloat32] = [](cpu::Format, char*, const void*, int64_t, int64_t, int64_t, int64_t) {
+  };
+  kernels.product = [](cpu::Format, void*, DType, const char*, const char*, const cpu::PrefillPart& part,
+                       char* workspace) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    ++products;
+    columns += part.n1 - part.n0;
+    workspaces.insert(workspace);
+  };
+  cpu::own_threads() = 2;
+  cpu::threaded::prefill_by_bytes(
+      kernels, {cpu::kFloat32, nullptr, nullptr, cpu::kQ8_0, nullptr, nullptr, 512, 2048, 4096});
+  cpu::own_threads() = 0;
+  expect(products >= 8 && columns == 2048 && workspaces.size() <= 2, "products of many rows in pieces");
+}
+
 // Work is done though no thread comes to help, and more callers than there are jobs have theirs done.
 void check_workers() {
   std::atomic<bool> go_on{false};

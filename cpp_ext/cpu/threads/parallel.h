@@ -66,20 +66,20 @@ inline int64_t pieces(int team, int64_t work) {
   return team == 1 ? 1 : team * std::clamp<int64_t>(work / (team * kLong), 1, 8);
 }
 
-// Calls work(begin, end, number) for each of `pieces` parts of [0, n). `work` must not throw.
+// Calls work(begin, end, piece, thread) for each of `pieces` parts of [0, n). `work` must not throw.
 template <class Work>
 void parallel(int64_t n, int64_t step, int team, int64_t pieces, const Work& work) {
   const int64_t steps = (n + step - 1) / step;
-  parallel_items(pieces, team, [&](int64_t piece, int) {
+  parallel_items(pieces, team, [&](int64_t piece, int thread) {
     const int64_t begin = steps * piece / pieces * step,
                   end = std::min(n, steps * (piece + 1) / pieces * step);
-    if (begin < end) work(begin, end, piece);
+    if (begin < end) work(begin, end, piece, thread);
   });
 }
 
 template <class Work>
 void parallel(int64_t n, int64_t step, int team, const Work& work) {
-  parallel(n, step, team, team, [&](int64_t begin, int64_t end, int64_t) { work(begin, end); });
+  parallel(n, step, team, team, [&](int64_t begin, int64_t end, int64_t, int) { work(begin, end); });
 }
 
 // The same with as many threads as pay off, often only this one. `cost`: as for parts().
@@ -88,7 +88,7 @@ void share(int64_t n, int64_t cost, int64_t step, const Work& work) {
   if (n * cost < kWorthAThread) return work(0, n);
   const int team = parts(n, cost, step);
   parallel(n, step, team, pieces(team, n * cost),
-           [&](int64_t begin, int64_t end, int64_t) { work(begin, end); });
+           [&](int64_t begin, int64_t end, int64_t, int) { work(begin, end); });
 }
 
 }  // namespace cpu

@@ -29,14 +29,15 @@ inline void prefill_by_bytes(const PrefillKernels& kernels, const Linear& call) 
   const int64_t each = (kernels.workspace_bytes(call.format, call.k) + 63) / 64 * 64;
   const Workspace workspace(each * team + strips * kernels.strip_bytes(call.format, call.k));
   char* const rows = workspace.data() + each * team;
-  std::atomic<int64_t> next{0};
   parallel(strips, 1, parts(strips, call.k * kernels.rows, 1), [&](int64_t begin, int64_t end) {
     kernels.quantize[call.dtype](call.format, rows, call.x, call.m, call.k, begin, end);
   });
-  parallel(call.n, step, team, [&](int64_t begin, int64_t end) {
-    kernels.product(call.format, call.out, call.dtype, rows, call.weight,
-                    {call.m, call.n, call.k, begin, end, call.interleaved}, workspace.data() + next++ * each);
-  });
+  parallel(call.n, step, team, pieces(team, call.work()),
+           [&](int64_t begin, int64_t end, int64_t, int thread) {
+             kernels.product(call.format, call.out, call.dtype, rows, call.weight,
+                             {call.m, call.n, call.k, begin, end, call.interleaved},
+                             workspace.data() + thread * each);
+           });
 }
 
 inline void prefill_by_floats(const Kernels& kernels, const Linear& call) {

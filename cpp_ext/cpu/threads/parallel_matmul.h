@@ -49,8 +49,9 @@ inline void matmul_few_rows(const Kernels& kernels, const Product& p) {
   const auto of_piece = [&](int64_t piece, int64_t begin) {
     return reinterpret_cast<float*>(totals.data()) + (by_columns ? begin : piece * p.n) * p.m;
   };
-  parallel(items, step, team, count,
-           [&](int64_t begin, int64_t end, int64_t piece) { part_of(of_piece(piece, begin), begin, end); });
+  parallel(items, step, team, count, [&](int64_t begin, int64_t end, int64_t piece, int) {
+    part_of(of_piece(piece, begin), begin, end);
+  });
   if (!by_columns) kernels.sum_parts[p.dtype](p.out, of_piece(0, 0), count, p.m * p.n);
 }
 
