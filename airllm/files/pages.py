@@ -125,8 +125,7 @@ def is_cached(piece: Piece) -> bool:
     start, stop = _round_in(piece)
     found = np.zeros((stop - start) // mmap.PAGESIZE, np.uint8)  # a byte for each page
     if _mincore(piece.mapped.address + start, stop - start, found.ctypes.data):
-        code = ctypes.get_errno()
-        raise OSError(code, f"mincore of {stop - start} bytes: {os.strerror(code)}")
+        raise _error(f"mincore of {stop - start} bytes")
     return int((found & 1).sum()) * 2 >= len(found)
 
 
@@ -204,8 +203,7 @@ def move(address: int, to: int, nbytes: int) -> None:
     The range that they leave stays taken, and empty: no other thread is given it meanwhile.
     """
     if _mremap(address, nbytes, nbytes, _MAY_MOVE | _TO_ADDRESS | _KEEP_RANGE, to) == _FAILED:
-        code = ctypes.get_errno()
-        raise OSError(code, f"mremap of {nbytes} bytes: {os.strerror(code)}")
+        raise _error(f"mremap of {nbytes} bytes")
 
 
 def map_again(mapped: Mapped, start: int, stop: int) -> None:
@@ -213,8 +211,7 @@ def map_again(mapped: Mapped, start: int, stop: int) -> None:
     protection, flags = mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED
     address, descriptor = mapped.address + start, mapped.map.descriptor
     if _mmap(address, stop - start, protection, flags, descriptor, start) == _FAILED:
-        code = ctypes.get_errno()
-        raise OSError(code, f"mmap of {stop - start} bytes: {os.strerror(code)}")
+        raise _error(f"mmap of {stop - start} bytes")
 
 
 @functools.cache
@@ -253,18 +250,22 @@ def _advise(address: int, size: int, advice: int) -> bool:
     """Call madvise; False if the kernel does not support this advice."""
     if not size or not _madvise(address, size, advice):
         return True
-    code = ctypes.get_errno()
-    if code == errno.EINVAL:
+    if ctypes.get_errno() == errno.EINVAL:
         return False
-    raise OSError(code, f"madvise({advice}) of {size} bytes: {os.strerror(code)}")
+    raise _error(f"madvise({advice}) of {size} bytes")
+
+
+def _error(call: str) -> OSError:
+    """That of the last call of the C library."""
+    code = ctypes.get_errno()
+    return OSError(code, f"{call}: {os.strerror(code)}")
 
 
 if SUPPORTED:
-    _madvise = ctypes.CDLL(None, use_errno=True).madvise
+    _calls = ctypes.CDLL(None, use_errno=True)
+    _madvise, _mincore, _mremap, _mmap = _calls.madvise, _calls.mincore, _calls.mremap, _calls.mmap
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    _mincore = ctypes.CDLL(None, use_errno=True).mincore
     _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-    _mremap, _mmap = (getattr(ctypes.CDLL(None, use_errno=True), name) for name in ("mremap", "mmap"))
     _mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
     _mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     _mremap.restype = _mmap.restype = ctypes.c_void_p
