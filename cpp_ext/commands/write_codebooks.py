@@ -9,7 +9,7 @@ from typing import Any
 from . import probes
 
 HELP = "write the codebooks of stored formats for C++ and for GPUs"
-HEADER = probes.CPP_EXT / "cpu" / "quantized" / "codebook_members.h"
+HEADER = probes.CPP_EXT / "cpu" / "quantized" / "blocks" / "codebook_members.h"
 HEAD = """// The codebooks of the formats iq1, iq2 and iq3: their levels, and a bit for each member.
 // `python setup.py write_codebooks` generates this file from airllm/formats/codebooks.py.
 #pragma once

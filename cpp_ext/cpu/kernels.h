@@ -10,8 +10,8 @@
 #include "ops/attention.h"
 #include "ops/elements.h"
 #include "ops/rows.h"
-#include "quantized/gemm.h"
-#include "quantized/gemv.h"
+#include "quantized/gemm/gemm.h"
+#include "quantized/gemv/gemv.h"
 
 namespace cpu {
 

@@ -9,7 +9,7 @@
 
 #include "../cpu/dtypes.h"
 #include "../cpu/names.h"
-#include "../cpu/quantized/gemv.h"
+#include "../cpu/quantized/gemv/gemv.h"
 #include "../ops/table.h"
 
 namespace airllm::backend {

@@ -1,10 +1,10 @@
 // Products of many rows with stored weights in float32; gemm.h describes each kernel.
 #ifndef AIRLLM_MATMUL_STORED_INL
 #define AIRLLM_MATMUL_STORED_INL
-#include "../quantized/blocks_256.inl"
-#include "../quantized/blocks_32.inl"
-#include "../quantized/blocks_codebook.inl"
-#include "../quantized/gemm.h"
+#include "../quantized/blocks/blocks_256.inl"
+#include "../quantized/blocks/blocks_32.inl"
+#include "../quantized/blocks/blocks_codebook.inl"
+#include "../quantized/gemm/gemm.h"
 #include "matmul.inl"
 
 namespace cpu::ISA {

@@ -2,9 +2,9 @@
 // Every product here is exact, so an addition gives the same result with or without an intermediate rounding.
 #ifndef AIRLLM_CONVERSIONS_INL
 #define AIRLLM_CONVERSIONS_INL
-#include "blocks_32.inl"
-#include "blocks_codebook.inl"
-#include "gemv_256.inl"
+#include "blocks/blocks_32.inl"
+#include "blocks/blocks_codebook.inl"
+#include "gemv/gemv_256.inl"
 #include "pack.inl"
 
 namespace cpu::ISA {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "gemv.h"
-#include "interleaved.h"
+#include "gemv/gemv.h"
+#include "interleaved/interleaved.h"
 
 namespace cpu {
 

@@ -5,7 +5,7 @@
 namespace cpu {
 
 // A row for each block format: its name here and in files, ggml's number for it, values in a block, bytes in
-// a block, and whether there is a quantizer. A struct of that name in blocks_32.inl, blocks_256.inl,
+// a block, and whether there is a quantizer. A struct of that name in blocks/blocks_32.inl, blocks_256.inl,
 // blocks_codes.inl or blocks_codebook.inl defines how a block is unpacked; everything else is derived from
 // this table.
 // airllm/formats/ has the same table and says what each byte means.

@@ -9,16 +9,16 @@
 #endif
 
 #if defined(LOOKS_UP_BYTES)
-#include "../quantized/codebook_lookups.inl"
+#include "../quantized/gemv/codebook_lookups.inl"
 #elif defined(TILES)
-#include "../quantized/bands_by_tiles.inl"
-#include "../quantized/tiles_256.inl"
-#include "../quantized/tiles_32.inl"
+#include "../quantized/interleaved/bands_by_tiles.inl"
+#include "../quantized/gemm/tiles_256.inl"
+#include "../quantized/gemm/tiles_32.inl"
 #elif defined(PRODUCTS_OF_PAIRS)
-#include "../quantized/gemm.inl"
+#include "../quantized/gemm/gemm.inl"
 #elif defined(DOT_U8_I8) || defined(DOT_I8_I8)
-#include "../quantized/gemm.inl"
-#include "../quantized/gemv.inl"
+#include "../quantized/gemm/gemm.inl"
+#include "../quantized/gemv/gemv.inl"
 #endif
 #ifdef NARROW_BF16
 #include "../ops/elements.inl"

@@ -12,8 +12,8 @@
 #include "../ops/matmul.inl"
 #include "../ops/matmul_stored.inl"
 #include "../ops/rows.inl"
-#include "../quantized/gemm.inl"
-#include "../quantized/gemv.inl"
+#include "../quantized/gemm/gemm.inl"
+#include "../quantized/gemv/gemv.inl"
 #include "../simd/vectors.inl"
 
 namespace cpu::ISA {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "../kernels.h"
-#include "../quantized/interleaved.h"
+#include "../quantized/interleaved/interleaved.h"
 #include "parallel.h"
 
 namespace cpu::threaded {

@@ -1,4 +1,4 @@
-// Multithreaded products of many rows with a weight as stored: quantized/gemm.h.
+// Multithreaded products of many rows with a weight as stored: quantized/gemm/gemm.h.
 #pragma once
 #include <cstring>
 

@@ -1,8 +1,8 @@
 // Products of several rows of x with blocks of 256 values: which panels multiply how many rows.
 #ifndef AIRLLM_SEVERAL_ROWS_256_INL
 #define AIRLLM_SEVERAL_ROWS_256_INL
-#include "panels_256.inl"
-#include "word_panels_256.inl"
+#include "../gemm/panels_256.inl"
+#include "../gemm/word_panels_256.inl"
 
 namespace cpu::ISA {
 namespace {

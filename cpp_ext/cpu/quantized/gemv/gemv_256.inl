@@ -5,9 +5,9 @@
 // has the same bits.
 #ifndef AIRLLM_GEMV_256_INL
 #define AIRLLM_GEMV_256_INL
-#include "../simd/lane_reductions.inl"
-#include "../simd/transpose.inl"
-#include "blocks_256.inl"
+#include "../../simd/lane_reductions.inl"
+#include "../../simd/transpose.inl"
+#include "../blocks/blocks_256.inl"
 #include "operands.inl"
 
 namespace cpu::ISA {

@@ -7,8 +7,8 @@
 // it has the rest of its blocks in the same way. Groups have as many blocks as make the rest whole cache
 // lines, so that the words of every group begin with a line. The last group of a band may have fewer.
 #pragma once
-#include "formats.h"
-#include "gemv.h"
+#include "../formats.h"
+#include "../gemv/gemv.h"
 
 namespace cpu {
 

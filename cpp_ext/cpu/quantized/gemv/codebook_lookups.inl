@@ -6,10 +6,10 @@
 #define AIRLLM_CODEBOOK_LOOKUPS_INL
 #ifndef ISA
 #define ISA avx512
-#include "../targets/avx512_instructions.inl"
-#include "../targets/region.h"
+#include "../../targets/avx512_instructions.inl"
+#include "../../targets/region.h"
 #endif
-#include "blocks_codebook.inl"
+#include "../blocks/blocks_codebook.inl"
 #include "several_rows_256.inl"
 
 namespace cpu::ISA {

@@ -20,7 +20,7 @@
 
 #include "blocks_256.inl"
 #include "blocks_32.inl"
-#include "formats.h"
+#include "../formats.h"
 
 namespace cpu::ISA {
 namespace {

@@ -6,7 +6,7 @@
 // bits. Codes have signs here, less their zero, for a product of signed bytes takes no longer.
 #ifndef AIRLLM_BANDS_BY_TILES_INL
 #define AIRLLM_BANDS_BY_TILES_INL
-#include "../simd/tiles.inl"
+#include "../../simd/tiles.inl"
 #include "stored_bands.inl"
 
 namespace cpu::ISA {

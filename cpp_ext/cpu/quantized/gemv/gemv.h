@@ -1,8 +1,8 @@
 // Kernels on weights as stored: plain floats, or blocks of quantized values.
 #pragma once
-#include "../dtypes.h"
-#include "codebooks.h"
-#include "formats.h"
+#include "../../dtypes.h"
+#include "../blocks/codebooks.h"
+#include "../formats.h"
 
 namespace cpu {
 

@@ -7,7 +7,7 @@
 //   columns (a panel)    as gemm.inl has it, with signed codes
 #ifndef AIRLLM_TILES_32_INL
 #define AIRLLM_TILES_32_INL
-#include "../simd/tiles.inl"
+#include "../../simd/tiles.inl"
 #include "gemm.inl"
 
 namespace cpu::ISA {

@@ -2,7 +2,7 @@
 // lane before it is added to the others, so that a long sum is as accurate as a short one.
 #ifndef AIRLLM_GEMV_FLOATS_INL
 #define AIRLLM_GEMV_FLOATS_INL
-#include "../simd/lane_reductions.inl"
+#include "../../simd/lane_reductions.inl"
 #include "operands.inl"
 
 namespace cpu::ISA {

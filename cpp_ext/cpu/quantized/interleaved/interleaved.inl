@@ -8,7 +8,7 @@
 #ifndef AIRLLM_INTERLEAVED_INL
 #define AIRLLM_INTERLEAVED_INL
 #include "band_blocks.inl"
-#include "several_rows_256.inl"
+#include "../gemv/several_rows_256.inl"
 
 namespace cpu::ISA {
 namespace {

@@ -7,8 +7,8 @@
 // separate groups.
 #ifndef AIRLLM_GEMV_32_INL
 #define AIRLLM_GEMV_32_INL
-#include "../simd/lane_reductions.inl"
-#include "blocks_32.inl"
+#include "../../simd/lane_reductions.inl"
+#include "../blocks/blocks_32.inl"
 #include "operands.inl"
 
 namespace cpu::ISA {

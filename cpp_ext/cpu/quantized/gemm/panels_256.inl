@@ -2,10 +2,10 @@
 // weights, one row in each lane, unpacked once for all rows of x. x stays as one_row() reads it.
 #ifndef AIRLLM_PANELS_256_INL
 #define AIRLLM_PANELS_256_INL
-#include "../simd/matrix_products.inl"
-#include "../simd/transpose.inl"
-#include "blocks_codebook.inl"
-#include "gemv_256.inl"
+#include "../../simd/matrix_products.inl"
+#include "../../simd/transpose.inl"
+#include "../blocks/blocks_codebook.inl"
+#include "../gemv/gemv_256.inl"
 
 namespace cpu::ISA {
 namespace {

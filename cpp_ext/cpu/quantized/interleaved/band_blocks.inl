@@ -2,10 +2,10 @@
 // each lane.
 #ifndef AIRLLM_BAND_BLOCKS_INL
 #define AIRLLM_BAND_BLOCKS_INL
-#include "blocks_codebook.inl"
-#include "gemv_32.inl"
+#include "../blocks/blocks_codebook.inl"
+#include "../gemv/gemv_32.inl"
 #include "interleaved.h"
-#include "panels_256.inl"
+#include "../gemm/panels_256.inl"
 
 namespace cpu::ISA {
 namespace {

@@ -14,8 +14,8 @@
 //   sub_scale(p, j), sub_offset(p, j)   of one sub-block: for panels, with many rows of x
 #ifndef AIRLLM_BLOCKS_256_INL
 #define AIRLLM_BLOCKS_256_INL
-#include "../simd/block_bytes.inl"
-#include "formats.h"
+#include "../../simd/block_bytes.inl"
+#include "../formats.h"
 
 namespace cpu::ISA {
 namespace {

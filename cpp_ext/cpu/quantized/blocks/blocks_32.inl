@@ -11,8 +11,8 @@
 //   codes(to, block, chunk), scales(scale, offset, block, chunk)   32 values: for panels, with many rows of x
 #ifndef AIRLLM_BLOCKS_32_INL
 #define AIRLLM_BLOCKS_32_INL
-#include "../simd/block_bytes.inl"
-#include "formats.h"
+#include "../../simd/block_bytes.inl"
+#include "../formats.h"
 
 namespace cpu::ISA {
 namespace {

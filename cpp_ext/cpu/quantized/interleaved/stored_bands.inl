@@ -6,7 +6,7 @@
 // Blocks and their sums are those of interleaved.inl: a result has the same bits.
 #ifndef AIRLLM_STORED_BANDS_INL
 #define AIRLLM_STORED_BANDS_INL
-#include "../simd/transpose.inl"
+#include "../../simd/transpose.inl"
 #include "interleaved.inl"
 
 namespace cpu::ISA {

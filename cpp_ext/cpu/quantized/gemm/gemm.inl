@@ -12,13 +12,13 @@
 // Widened codes are [16] of two words: the first and the third byte of four, then the second and the fourth.
 #ifndef AIRLLM_GEMM_INL
 #define AIRLLM_GEMM_INL
-#include "../simd/matrix_products.inl"
-#include "../simd/transpose.inl"
-#include "blocks_256.inl"
-#include "blocks_32.inl"
-#include "blocks_codebook.inl"
+#include "../../simd/matrix_products.inl"
+#include "../../simd/transpose.inl"
+#include "../blocks/blocks_256.inl"
+#include "../blocks/blocks_32.inl"
+#include "../blocks/blocks_codebook.inl"
 #include "gemm.h"
-#include "interleaved.inl"
+#include "../interleaved/interleaved.inl"
 
 namespace cpu::ISA {
 namespace {

@@ -1,7 +1,7 @@
 // What the products of a few rows with stored weights share, for all formats.
 #ifndef AIRLLM_OPERANDS_INL
 #define AIRLLM_OPERANDS_INL
-#include "../simd/vectors.inl"
+#include "../../simd/vectors.inl"
 #include "gemv.h"
 
 namespace cpu::ISA {

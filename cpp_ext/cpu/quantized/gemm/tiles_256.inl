@@ -8,8 +8,8 @@
 // bits.
 #ifndef AIRLLM_TILES_256_INL
 #define AIRLLM_TILES_256_INL
-#include "../simd/tiles.inl"
-#include "interleaved.inl"
+#include "../../simd/tiles.inl"
+#include "../interleaved/interleaved.inl"
 
 namespace cpu::ISA {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "../dtypes.h"
-#include "formats.h"
+#include "../../dtypes.h"
+#include "../formats.h"
 
 namespace cpu {
 

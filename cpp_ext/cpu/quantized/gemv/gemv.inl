@@ -6,15 +6,15 @@
 //   dots<R, M>(...)                         R rows of weights with M rows of x, each weight unpacked once
 #ifndef AIRLLM_QUANTIZED_GEMV_INL
 #define AIRLLM_QUANTIZED_GEMV_INL
-#include "conversions.inl"
+#include "../conversions.inl"
 #include "gemv.h"
 #include "gemv_256.inl"
 #include "gemv_32.inl"
 #include "gemv_floats.inl"
-#include "interleaved.inl"
+#include "../interleaved/interleaved.inl"
 #include "operands.inl"
 #include "several_rows_256.inl"
-#include "stored_bands.inl"
+#include "../interleaved/stored_bands.inl"
 
 namespace cpu::ISA {
 namespace {
