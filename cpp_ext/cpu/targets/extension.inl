@@ -11,9 +11,9 @@
 #if defined(LOOKS_UP_BYTES)
 #include "../quantized/gemv/codebook_lookups.inl"
 #elif defined(TILES)
-#include "../quantized/interleaved/bands_by_tiles.inl"
 #include "../quantized/gemm/tiles_256.inl"
 #include "../quantized/gemm/tiles_32.inl"
+#include "../quantized/interleaved/bands_by_tiles.inl"
 #elif defined(PRODUCTS_OF_PAIRS)
 #include "../quantized/gemm/gemm.inl"
 #elif defined(DOT_U8_I8) || defined(DOT_I8_I8)

@@ -18,9 +18,9 @@
 #define AIRLLM_BLOCKS_CODES_INL
 #include <type_traits>
 
+#include "../formats.h"
 #include "blocks_256.inl"
 #include "blocks_32.inl"
-#include "../formats.h"
 
 namespace cpu::ISA {
 namespace {

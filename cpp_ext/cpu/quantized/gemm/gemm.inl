@@ -17,8 +17,8 @@
 #include "../blocks/blocks_256.inl"
 #include "../blocks/blocks_32.inl"
 #include "../blocks/blocks_codebook.inl"
-#include "gemm.h"
 #include "../interleaved/interleaved.inl"
+#include "gemm.h"
 
 namespace cpu::ISA {
 namespace {

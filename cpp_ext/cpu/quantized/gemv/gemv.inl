@@ -7,14 +7,14 @@
 #ifndef AIRLLM_QUANTIZED_GEMV_INL
 #define AIRLLM_QUANTIZED_GEMV_INL
 #include "../conversions.inl"
+#include "../interleaved/interleaved.inl"
+#include "../interleaved/stored_bands.inl"
 #include "gemv.h"
 #include "gemv_256.inl"
 #include "gemv_32.inl"
 #include "gemv_floats.inl"
-#include "../interleaved/interleaved.inl"
 #include "operands.inl"
 #include "several_rows_256.inl"
-#include "../interleaved/stored_bands.inl"
 
 namespace cpu::ISA {
 namespace {

@@ -3,9 +3,9 @@
 #ifndef AIRLLM_BAND_BLOCKS_INL
 #define AIRLLM_BAND_BLOCKS_INL
 #include "../blocks/blocks_codebook.inl"
+#include "../gemm/panels_256.inl"
 #include "../gemv/gemv_32.inl"
 #include "interleaved.h"
-#include "../gemm/panels_256.inl"
 
 namespace cpu::ISA {
 namespace {
