@@ -7,8 +7,8 @@
 // are unpacked to the panels of panels_256.inl and gemm.inl, which have the bits of weights as stored.
 #ifndef AIRLLM_INTERLEAVED_INL
 #define AIRLLM_INTERLEAVED_INL
-#include "band_blocks.inl"
 #include "../gemv/several_rows_256.inl"
+#include "band_blocks.inl"
 
 namespace cpu::ISA {
 namespace {
@@ -139,12 +139,23 @@ INLINE Int scale_of_run(Int scale) {
 #endif
 }
 
-// Sub-blocks whose code is written out: all of a block, but for iq4_xs with eight rows of x and AVX2. Those
-// of it take 20 KB, which do not fit the cache of decoded instructions. After two of them words and places of
-// x are the same again, further on.
+// The part of a block whose code is written out, in sub-blocks, and the words of a row from its first one to
+// that of the next part. With eight rows of x and AVX2, a whole block would be 13 to 16 KB of code, and q2_k
+// took up to 1.7 times as long. There a part ends where words and places of x are the same again, further on:
+// places after LANES words of low bits, words after eight, or after all that have the same high bits.
+struct WrittenOut {
+  int subs, words;
+};
 template <class F, int M>
-constexpr int subs_in_turn() {
-  return F::kFormat == kIQ4_XS && VECTORS < 32 && M > 4 ? 2 : 256 / F::kUnit;
+constexpr WrittenOut written_out() {
+  if (M <= 4 || VECTORS >= 32) return {256 / F::kUnit, 0};
+  constexpr int kFirst = (F::kLow - words_of(F::kFormat).first) / 4,
+                kShared = split_words(F::kFormat).low_of_half,
+                kWords = kShared     ? kShared
+                         : LANES > 8 ? LANES
+                                     : 8;
+  return {4 * F::kFields * kWords / F::kUnit,
+          place_of_word(F::kFormat, kFirst + kWords) - place_of_word(F::kFormat, kFirst)};
 }
 
 template <class F, int V, int M>
@@ -159,19 +170,19 @@ INLINE void add_block(Vec (&totals)[V][M], const BandBlock<F> (&w)[V], const Gro
   // address takes a register that the sums of several rows need.
   constexpr bool kAtOnce = VECTORS < 32 && M > 2;
   if (kAtOnce) prefetch_all(w, 0, 1);
-  constexpr int kTurn = subs_in_turn<F, M>();
+  constexpr WrittenOut kPart = written_out<F, M>();
   BandBlock<F> from[V];
   for (int v = 0; v < V; ++v) from[v] = w[v];
-  for (int first = 0; first < kSubs; first += kTurn) {
+  for (int first = 0; first < kSubs; first += kPart.subs) {
 #pragma GCC unroll 16  // makes the number a constant
-    for (int sub = 0; sub < kTurn; ++sub) {
+    for (int sub = 0; sub < kPart.subs; ++sub) {
       if (!kAtOnce) prefetch_all(w, sub, kSubs);
       Int scale[V];
       for (int v = 0; v < V; ++v) scale[v] = scale_of_run(scales[v].scales.at(first + sub));
       add_run_of_codes<F, kRun>(sum, from, sub * kRun, values, steps256<F>.place + sub * kRun, scale);
     }
-    for (int v = 0; v < V; ++v) from[v].words += kTurn * kRun / F::kFields * 4 * kBand;
-    for (int m = 0; m < M; ++m) values[m] += 4 * kTurn * kRun;
+    for (int v = 0; v < V; ++v) from[v].words += 4 * kBand * kPart.words;
+    for (int m = 0; m < M; ++m) values[m] += 4 * kRun * kPart.subs;
   }
   if constexpr (F::kOffset || kZero)
     for (int i = 0; i < 128 / F::kUnit; ++i)
@@ -285,8 +296,8 @@ INLINE void each_block(const char* band, int64_t blocks, const Each& each) {
 // totals (M, kBand) += a band with M rows of x. If the vectors have all rows of the band, blocks of 32 are
 // added in registers: stores of 64 bytes take as long as two products.
 //
-// The loop nearly fills the cache of decoded instructions. Where it begins in a line of code made it take up
-// to 1.3 times as long with AVX2, so that other code than its own changed its speed.
+// Where its loop begins in a line of code made it take up to 1.3 times as long with AVX2, so that other code
+// than its own changed its speed.
 template <class F, int M>
 __attribute__((aligned(64))) void add_band(float (*totals)[kBand], const char* band, const char* const* x,
                                            int64_t blocks) {
