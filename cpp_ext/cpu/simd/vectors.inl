@@ -30,6 +30,14 @@ INLINE Int lane_numbers(std::integer_sequence<int, I...>) {
 INLINE Vec load(const float* p) { return *reinterpret_cast<const VecInMemory*>(p); }
 INLINE void store(float* p, Vec v) { *reinterpret_cast<VecInMemory*>(p) = v; }
 
+#ifdef WIDEN_U16  // GCC would widen each half of the vector, and join them
+INLINE Bits widen_u16(const void* p) { return WIDEN_U16(p); }
+#else
+INLINE Bits widen_u16(const void* p) {
+  return __builtin_convertvector(*static_cast<const Bits16InMemory*>(p), Bits);
+}
+#endif
+
 #ifdef PERMUTES_HALVES
 typedef uint16_t Halved __attribute__((vector_size(4 * LANES)));
 template <int... I>
@@ -46,9 +54,7 @@ INLINE Vec load(const BFloat16* p) {
 }
 #else
 INLINE Bits16 upper_halves(Bits v) { return __builtin_convertvector(v >> 16, Bits16); }
-INLINE Vec load(const BFloat16* p) {
-  return (Vec)(__builtin_convertvector(*reinterpret_cast<const Bits16InMemory*>(p), Bits) << 16);
-}
+INLINE Vec load(const BFloat16* p) { return (Vec)(widen_u16(p) << 16); }
 #endif
 
 #ifdef NARROW_BF16  // a third of the instructions; values below 2^-126 become zero
@@ -67,8 +73,7 @@ INLINE Bits16 round_to(Vec v, Float16) { return NARROW_F16(v); }
 // A float16 is a float32 whose exponent is 112 too small. One multiplication corrects that, for subnormals
 // too. Infinities and NaN (exponent 31) get float32's largest exponent instead.
 INLINE Vec load(const Float16* p) {
-  const Bits bits = __builtin_convertvector(*reinterpret_cast<const Bits16InMemory*>(p), Bits);
-  const Bits magnitude = (bits & 0x7fff) << 13;
+  const Bits bits = widen_u16(p), magnitude = (bits & 0x7fff) << 13;
   const Vec finite = (Vec)magnitude * 0x1p112f;
   const Bits wide = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000u : (Bits)finite;
   return (Vec)(wide | ((bits & 0x8000) << 16));

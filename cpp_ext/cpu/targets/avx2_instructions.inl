@@ -3,6 +3,7 @@
 #define VECTORS 16
 #define WIDEN_F16(p) ((Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p))))
 #define NARROW_F16(v) ((Bits16)_mm256_cvtps_ph((__m256)(v), _MM_FROUND_TO_NEAREST_INT))
+#define WIDEN_U16(p) ((Bits)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)(p))))
 #define WIDEN_I8(p) ((Int)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p))))
 #define STREAM_F32(p, v) _mm256_stream_ps(p, (__m256)(v))
 #define STREAM_16(p, v) _mm_stream_si128((__m128i*)(p), (__m128i)(v))

@@ -6,6 +6,7 @@
 #undef WIDEN_F16
 #undef NARROW_F16
 #undef WIDEN_I8
+#undef WIDEN_U16
 #undef NARROW_BF16
 #undef STREAM_F32
 #undef STREAM_16

@@ -47,7 +47,7 @@ struct BandBlock {
     return load(reinterpret_cast<const Float16*>(rest + 2 * kBand * number));
   }
   INLINE Int half_bits(int number) const {
-    return __builtin_convertvector(*reinterpret_cast<const Bits16InMemory*>(rest + 2 * kBand * number), Int);
+    return (Int)widen_u16(rest + 2 * kBand * number);
   }
   INLINE Int byte() const {
 #ifdef WIDEN_I8  // GCC would extract each byte separately
