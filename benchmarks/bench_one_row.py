@@ -2,8 +2,8 @@
 
     python benchmarks/bench_one_row.py [--op linear] [--depths 64,...] [--widths 1,...]
 
-`matmul` has matrices (depth, width); `linear` has weights (width, depth), as in checkpoints. One process, equal
-threads, both in turns; everything is measured twice. Matrices that fit in a cache are read from it.
+`matmul` has matrices (depth, width); `linear` has weights (width, depth), as in checkpoints. One process,
+equal threads, both in turns; everything is measured twice. Matrices that fit in a cache are read from it.
 """
 
 import sys

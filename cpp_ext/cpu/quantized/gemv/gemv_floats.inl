@@ -13,12 +13,14 @@ template <class T>
 struct Floats {
   static constexpr int64_t kTerms = 256;
   static constexpr int64_t kLine = 64 / sizeof(T) < LANES ? LANES : 64 / sizeof(T);  // elements
-  // Bytes that are fetched ahead in each row. The CPU does so itself, but stops at the end of a page, and falls
-  // behind where each vector lies in two lines of cache: NumPy's arrays begin 16 bytes after a line.
+  // Bytes that are fetched ahead in each row. The CPU does so itself, but stops at the end of a page, and
+  // falls behind where each vector lies in two lines of cache: NumPy's arrays begin 16 bytes after a line.
   static constexpr int64_t kAhead = 256;
   // At least eight sums, which hide an addition's latency.
   template <int M>
-  static constexpr int kRows = M == 1 ? 8 : M == 2 ? 4 : VECTORS / 8;
+  static constexpr int kRows = M == 1   ? 8
+                               : M == 2 ? 4
+                                        : VECTORS / 8;
 
   static int64_t packed_bytes(int64_t k) { return 4 * k; }
   static bool pack(char* to, const float* x, int64_t k, float* error) {

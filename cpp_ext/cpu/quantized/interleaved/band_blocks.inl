@@ -46,9 +46,7 @@ struct BandBlock {
   INLINE Vec half(int number) const {
     return load(reinterpret_cast<const Float16*>(rest + 2 * kBand * number));
   }
-  INLINE Int half_bits(int number) const {
-    return (Int)widen_u16(rest + 2 * kBand * number);
-  }
+  INLINE Int half_bits(int number) const { return (Int)widen_u16(rest + 2 * kBand * number); }
   INLINE Int byte() const {
 #ifdef WIDEN_I8  // GCC would extract each byte separately
     return WIDEN_I8(rest) & 255;
