@@ -64,9 +64,8 @@ INLINE void add_rounding_error(float (*sums)[R][kTile], int64_t m) {
 
 // Reads the weights as R sequential streams: a row of x is loaded once for R rows of weights, and memory is
 // fastest if each thread reads a few long streams.
-template <class F, int M>
+template <class F, int M, int R = F::template kRows<M>>
 void product(const LinearPart& part) {
-  constexpr int R = F::template kRows<M>;
   const int64_t each = (part.n1 - part.n0 + R - 1) / R;
   const int64_t tile = part.packed_rows() <= M ? kTile : rows_of_tile(R * row_bytes(part.format, part.k));
   for (int64_t n = 0; n < each; n += tile) {
@@ -92,8 +91,17 @@ struct FewRows {
   LinearKernel* bands = nullptr;  // kFewestForBands to kDecodeRows rows with a whole number of bands
 };
 
-template <class F>
-constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 2>, product<F, 4>};
+template <class F, LinearKernel* kOne = product<F, 1>>
+constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, kOne, product<F, 2>, product<F, 4>};
+
+// One row of x with floats. Of short rows of weights, four at a time are faster than eight.
+template <class T>
+void product_of_one(const LinearPart& part) {
+  constexpr int64_t kShort = 1024;  // bytes
+  (row_bytes(part.format, part.k) < kShort ? product<Floats<T>, 1, 4> : product<Floats<T>, 1>)(part);
+}
+template <class T>
+constexpr FewRows few_rows_of_floats = few_rows_of<Floats<T>, product_of_one<T>>;
 
 template <class F>
 constexpr LinearKernel* stored_bands_of() {
@@ -116,8 +124,8 @@ constexpr FewRows few_rows_of_blocks() {
             stored_bands_of<F>()};
 }
 
-constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_rows_of<Floats<Float16>>,
-                                              few_rows_of<Floats<BFloat16>>,
+constexpr FewRows few_rows_table[kFormats] = {few_rows_of_floats<float>, few_rows_of_floats<Float16>,
+                                              few_rows_of_floats<BFloat16>,
 #define FORMAT(name, ...) few_rows_of_blocks<name>(),
                                               AIRLLM_BLOCK_FORMATS(FORMAT)
 #undef FORMAT
