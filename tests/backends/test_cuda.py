@@ -18,7 +18,7 @@ TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 ELEMENTS = ("silu", "gelu", "gelu_erf", "swiglu", "geglu", "geglu_erf")
 ROWS = ("rms_norm", "layer_norm", "add_rms_norm", "softmax", "masked_softmax")
-ARCHS = ("75", "120")
+ARCHS = ("75", "90", "120")
 
 
 @pytest.fixture(scope="module")
